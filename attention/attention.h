@@ -91,8 +91,8 @@ struct attention_metadata;
 
 struct attention_backend {
 	const char *name;
-	/* Its op may be broken out of a breakable graph. A backend that is not marked cannot be
-	 * registered. */
+	/* It may be called between the segments of a breakable graph. A backend that is not marked
+	 * cannot be registered. */
 	bool breaks;
 	/* It applies the rows' masks (struct slot_mask); the others apply the causal mask alone. */
 	bool masks;
@@ -101,7 +101,7 @@ struct attention_backend {
 	/* The level in that configuration, and the longest uniform query it holds for. */
 	enum attention_support (*support)(
 		const struct attention_config *config, uint32_t *ret_max_query);
-	/* Allocates all that will ever be needed; before device_lock. `inputs` is copied; its
+	/* Allocates all that will ever be needed; before lock. `inputs` is copied; its
 	 * buffers outlive the manager. */
 	int (*manager_new)(struct device *device, const struct attention_config *config,
 		const struct step_inputs *inputs, struct attention_manager **ret);

@@ -57,7 +57,7 @@ int kv_cache_new(struct device *device, const struct kv_config *config, uint32_t
 	struct kv_cache **ret);
 void kv_cache_free(struct kv_cache *cache);
 /* Map until n_pages pages exist, the null page counted in; no effect if as many exist already.
- * Allowed after device_lock. -EINVAL above max_pages; nothing changes when mapping fails. */
+ * Allowed after lock. -EINVAL above max_pages; nothing changes when mapping fails. */
 int kv_cache_map(struct kv_cache *cache, uint32_t n_pages);
 /* Base address of a layer's range. */
 void *kv_layer(const struct kv_cache *cache, uint32_t layer);

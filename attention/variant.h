@@ -22,7 +22,7 @@ struct attention_variant {
 	uint32_t slots; /* of the line of tiles, of a block */
 };
 
-/* Load it and allow its shared memory: before device_lock. */
+/* Load it and allow its shared memory: before lock. */
 static inline int variant_load(
 	struct stream *stream, const char *name, const struct attention_variant *variant)
 {

@@ -82,8 +82,8 @@ static inline bool captures_any(const struct captures *captures)
 /* A query or sync of an event recorded in the capture of that id: spoils it (CAPTURED_EVENT), or
  * DEVICE_E_INVALID if it is over or spoilt already. */
 int captures_ask_event(struct captures *captures, uint64_t id);
-/* A stream that waits on such an event: 0 within that capture, whose recording is in order as it
- * is; else both captures are spoilt (CAPTURE_UNSUPPORTED), or DEVICE_E_INVALID as above. */
+/* A stream waits on such an event: 0 in the same capture; else both captures are spoilt
+ * (CAPTURE_UNSUPPORTED), or DEVICE_E_INVALID as above. */
 int captures_wait_event(struct captures *captures, uint64_t id, struct capture *waiting);
 /* Spoil all of this thread's; false if it has none. Cheap while no thread captures. */
 bool captures_spoil_own(struct captures *captures);

@@ -22,9 +22,9 @@
  * mode): calls of other threads are not part of it and do not disturb it, unless they query or sync
  * the capturing stream or an event recorded in the capture.
  *
- * While a thread captures, it may not: allocate or free memory; sync or query any stream
- * or event; instantiate a graph; use an op for the first time; grow a workspace; copy with `copy`;
- * nor, on the capturing stream, launch or upload a graph, queue a host function, or wait on an event
+ * A thread that captures may not: allocate or free memory; sync or query any stream or event;
+ * instantiate a graph; use an op for the first time; grow a workspace; copy with `copy`. On the
+ * capturing stream it also may not: launch or upload a graph; queue a host function; wait on an event
  * recorded outside the capture (waiting on one that was never recorded does nothing). Each of these
  * is refused with its condition and spoils the thread's captures: later work on such a stream gives
  * DEVICE_E_CAPTURE_INVALIDATED, and so does capture_end. Allowed are launches on other streams,
@@ -51,7 +51,7 @@ enum device_condition {
 	DEVICE_E_CAPTURE_IMPLICIT = 906,     /* a blocking copy while capturing */
 	DEVICE_E_CAPTURED_EVENT = 907,       /* query or sync of an event recorded in a capture */
 	DEVICE_E_CAPTURE_WRONG_THREAD = 908, /* ended by another thread, without a graph */
-	DEVICE_E_LOCKED = 10001,             /* allocation, growth or first use after device_lock */
+	DEVICE_E_LOCKED = 10001,             /* allocation, growth or first use after lock */
 	DEVICE_E_LOST = 10002,               /* sticky; forced by MIMEO_CPU_FAULT */
 };
 

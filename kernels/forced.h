@@ -10,7 +10,7 @@
 
 struct forced {
 	char op[64]; /* "": any */
-	uint64_t at; /* the fault is to come with so many runs of it; 0: never */
+	uint64_t at; /* run of `op` that fails; 0: never */
 	_Atomic uint64_t n_runs;
 	char hold_op[64], hold_path[108]; /* that op waits while there is such a file; "": none */
 };

@@ -25,15 +25,15 @@ struct weight {
 /* ---- the step's record and the persistent inputs ---- */
 
 #define ROW_FROM_SLOT 1u /* the row's one id is its slot's last token, not the record's */
-#define ROW_SAMPLE 2u    /* sample after the row; the result becomes the slot's last token */
+#define ROW_SAMPLE 2u    /* sample from the row's last token; the result becomes the slot's last token */
 #define ROW_TREE 4u      /* tokens from position `tree` on form a tree; mask_words name ancestors */
-#define ROW_VERIFY 8u    /* its ids are the slot's last token and drafts; max_drafts 0: no meaning */
+#define ROW_VERIFY 8u    /* its ids are the slot's last token and drafts; ignored if max_drafts is 0 */
 
 struct step_row {
 	int32_t slot;        /* persistent slot, or -1: an empty row, which writes nothing */
 	uint32_t flags;      /* ROW_... */
 	uint32_t n_tokens;   /* its query length, 0 ... */
-	uint32_t start;      /* position of its first token; with drafts the slot's, see slot_length */
+	uint32_t start;      /* position of its first token; rows that begin at slot_length ignore it */
 	/* Embeddings in place of ids, [n_tokens - n_ids, hidden] act on the device, or NULL: none. To
 	 * stay until the step has completed. None where ROW_FROM_SLOT or ROW_VERIFY. */
 	const void *embeddings;
@@ -56,8 +56,9 @@ enum mask_kind {
 	MASK_CAUSAL = 0,    /* itself and all before it */
 	MASK_WINDOW = 1,    /* of those the last `window`, itself included, and the sinks [0, end) */
 	MASK_PREFIX = 2,    /* causal, but a token of [begin, end) sees all up to `end` */
-	MASK_DOCUMENTS = 3, /* causal, from its document's first position on: its word */
-	MASK_TREE = 4,      /* from `begin` on: all before it, and begin + i if bit i of its word is */
+	MASK_DOCUMENTS = 3, /* causal from its document's first position, given by its mask word */
+	/* from `begin` on: all before `begin`, and begin + i if bit i of its mask word is set */
+	MASK_TREE = 4,
 };
 #define MASK_KINDS 5u
 #define MASK_TREE_MAX 64u /* tokens of a tree */
@@ -413,11 +414,10 @@ struct op_sample {
  * cannot have given, counts as -1. The noise of token i is that of position slot_length + 1 + i
  * (SAMPLE_ACCEPT: a uniform one, of the draft's id).
  *
- * sampled[r]: the drafts that held, the token behind them, then -1. slot_last_token := that
- * token, slot_length := slot_length + 1 + their number, cut at max_pages. slot_drafts := -1 all
- * over: a draft is judged once, since one that was rejected or not reached is no draw from q any
- * more. Rows without ROW_VERIFY: slot_length is prepare's. Rows without a slot or ROW_SAMPLE: -1
- * all over, no slot is touched.
+ * sampled[r]: the drafts that held, the token behind them, then -1. slot_last_token := that token,
+ * slot_length := slot_length + 1 + their number, cut at max_pages. slot_drafts := -1 all over; a
+ * draft is verified once: later it is no longer a draw from q. Rows without ROW_VERIFY: slot_length
+ * is prepare's. Rows without a slot or ROW_SAMPLE: -1 all over, no slot is touched.
  */
 struct op_verify {
 	const float *logits; /* [n_rows, 1 + K, vocab]; row r, token i; of no token: anything */
@@ -450,8 +450,8 @@ struct draft_inputs {
 /*
  * Row by row: input_ids[t] is the target's id at t + 1, and at last_index and at the
  * row's end the token behind the row, in range: what verify left in slot_last_token if the row
- * has ROW_SAMPLE, else step_row's next_id (which prepare keeps in next_ids), or 0. last_index: of
- * a row to verify the token that gave the last that verify sampled; the row's last token
+ * has ROW_SAMPLE, else step_row's next_id (which prepare keeps in next_ids), or 0. last_index: in
+ * a row to verify, the token whose logits gave verify's last sample; the row's last token
  * otherwise; of an empty row 0. Rejected tokens stay: what they write is written again before
  * any read. Also step := 0.
  */
@@ -468,8 +468,8 @@ struct op_draft_begin {
  * the draft's logits, greedy or drawn by the slot's sampling (purpose SAMPLE_DRAFT, the position
  * of the token that it would be, slot_length + 1 + i), into slot_drafts, and if it was drawn its
  * logits by the target's ids into slot_draft_logits; other rows with a slot: -1. Draws and
- * filters go by the target's ids, greedy ties to the lowest of the draft's; an id that d2t takes
- * out of the vocabulary is never drafted. A draft that would stand past the slot's pages is -1,
+ * filters go by the target's ids, greedy ties to the lowest of the draft's; an id that d2t maps
+ * outside the vocabulary is never drafted. A draft that would stand past the slot's pages is -1,
  * so is one of logits of which none is finite, and so are all behind one of -1.
  *
  * Then, for the decode that follows, of rows that draft on: the draft, position slot_length + i,

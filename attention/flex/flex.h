@@ -104,7 +104,7 @@ struct flex_kernels {
 	/* The sizes of blocks for a model that passed flex's check. */
 	void (*geometry)(
 		const struct attention_config *config, uint32_t *ret_queries, uint32_t *ret_keys);
-	/* Allocates what the kernels write to beside the plans, and loads them; before device_lock.
+	/* Allocates what the kernels write to beside the plans, and loads them; before lock.
 	 * The manager outlives the state. Both are absent where there is no state. */
 	int (*state_new)(const struct attention_manager *manager, const struct flex_inputs *in,
 		struct flex_state **ret);

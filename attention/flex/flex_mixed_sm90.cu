@@ -19,11 +19,10 @@
  * than half of the thread blocks would have none, they are pieces of lists, merged as those of the
  * line are.
  *
- * A token's result depends on its own row, and by the places of cuts on what else is in the batch:
- * in the order of float32 sums, and in what its weights are rounded relative to, no further. A long
- * row in a batch where no list is cut has what it has in any other such batch. The same batch gives
- * the same bits, whatever the padding and whichever graph. Flops: 4 head_dim a pair of packed row
- * and listed key.
+ * A token's result depends on its own row. The rest of the batch changes it only through cuts: the
+ * order of float32 sums and the maximum that weights are relative to. A long row in a batch where
+ * no list is cut has what it has in any other such batch. The same batch gives the same bits,
+ * whatever the padding and whichever graph. Flops: 4 head_dim a pair of packed row and listed key.
  *
  * Measured on an H200, pages of 16, 32/8 heads of 128, layers behind each other in a graph: causal
  * prompts of 8k 543 TFLOP/s of what is seen, of 16k 569; 8k under a window of 1024 393; decodes 8 x

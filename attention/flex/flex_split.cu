@@ -17,9 +17,9 @@
  * Bytes: keys and values of the listed blocks once for each 16 packed rows (the second finds them
  * in the L2); for a list that is cut, 4 head_dim a packed row each way for every piece.
  *
- * A token's result depends on its own row's list, and by the places of the line's cuts on what else
- * is in the batch: as in paged_decode.cu, in the order of float32 sums, no further. The same batch
- * gives the same bits.
+ * A token's result depends on its own row's list. The rest of the batch changes it only through the
+ * line's cuts: the order of float32 sums and the maximum that weights are relative to. The same
+ * batch gives the same bits.
  */
 
 #include "attention/flex/flex_split.cuh"

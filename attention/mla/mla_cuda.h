@@ -9,10 +9,10 @@
  * after another: a run of one token's keys, for some of the heads. In `mla` every token's keys are
  * cut into n_splits equal parts on the device. In `mla_planned` the keys of all tokens lie behind
  * each other on a line of tiles of MLA_TILE, and each slot of the plan is an equal part of it, one
- * block for each set of heads: so lengths that differ leave no block idle. Where no token is much
- * longer than an equal part, and there are slots enough, each is a slot's. A token that is one
- * piece alone gets its average at once, in `latent`, over its own query; of others each piece
- * leaves a PARTIAL, its average and its log-sum-exp to base 2, and stage 2 weighs them.
+ * block for each set of heads: so lengths that differ leave no block idle. If no token is much
+ * longer than an equal part and slots suffice, each token gets one slot. A token that is one piece
+ * alone gets its average at once, in `latent`, over its own query; of others each piece leaves a
+ * PARTIAL, its average and its log-sum-exp to base 2, and stage 2 weighs them.
  *
  * Partials: of token t's split s, head h, at (t * n_heads + h) * n_splits + s; of a slot, at (slot
  * * 2 + begins) * n_heads + h, where `begins` says whether the token's keys begin in that slot.

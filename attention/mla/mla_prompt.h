@@ -83,7 +83,7 @@ struct mla_prompt_kernels {
 	uint32_t max_keys;       /* of a chunk; a power of two, and a multiple of MLA_TILE */
 	uint64_t expanded_bytes; /* a chunk takes no more than it, but for 256 keys at least */
 	uint64_t sums_bytes;     /* likewise the sums, of 256 queries at least; 0: `out` has them */
-	/* It pays for rows of so many query tokens, and for all of no more keys than few. */
+	/* Expand rows with >= many_queries query tokens or <= few_keys keys. */
 	uint32_t many_queries, few_keys;
 	/* What a manager keeps of it; either both or none. -ENOTSUP: sizes that it cannot serve. */
 	int (*state_new)(struct device *device, const struct attention_config *config,
@@ -111,8 +111,8 @@ static inline bool mla_prompt_pays(
 }
 struct mla_prompt_sizes mla_prompt_sizes(
 	const struct attention_config *config, const struct mla_prompt_kernels *kernels);
-/* Rows that a product over n keys has: one of few numbers, a quarter more than n at most beyond
- * four granules, so that each can be chosen for and timed before lock. */
+/* Rows of a product over n keys: from a small set, at most 1.25 n above four granules, so that gemm can
+ * time each before lock. */
 uint32_t mla_prompt_rows(const struct mla_prompt_kernels *kernels, uint32_t n);
 
 struct mla_prompt;

@@ -33,7 +33,7 @@ struct paged_state;
 /* One device's kernels. */
 struct paged_kernels {
 	enum dtype dtype; /* of activations and cache */
-	/* Allocates what the kernels write to, and loads them; before device_lock. The manager
+	/* Allocates what the kernels write to, and loads them; before lock. The manager
 	 * outlives the state. Both are absent where there is no state. */
 	int (*state_new)(const struct attention_manager *manager, struct paged_state **ret);
 	void (*state_free)(struct paged_state *state);

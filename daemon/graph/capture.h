@@ -68,7 +68,7 @@ static inline void graph_entry_set_state(struct graph_entry *entry, enum graph_s
 int capture_dummy_batch(const struct forward_context *context, const struct descriptor *descriptor,
 	struct inputs_slot **ret_slot, struct attention_batch *ret, uint32_t *lens);
 
-/* Run the descriptor's dummy batch eagerly with a state of its own, to its end. Before device_lock
+/* Run the descriptor's dummy batch eagerly with a state of its own, to its end. Before lock
  * this allocates what the shape needs. */
 int capture_warm_up(struct graph_entry *entry, const struct forward_context *context,
 	struct stream *stream);

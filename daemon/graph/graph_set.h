@@ -35,7 +35,7 @@ int graph_set_init_queries(struct graph_set *set, enum graph_mode resolved,
 	uint32_t max_requests, uint32_t max_tokens);
 void graph_set_deinit(struct graph_set *set, struct device *device);
 
-/* Warm every shape up, which allocates what it needs. Before device_lock. */
+/* Warm every shape up, which allocates what it needs. Before lock. */
 int graph_set_warm_up(struct graph_set *set, const struct forward_context *context,
 	struct stream *stream, graph_progress *progress, void *userdata);
 /* Capture all, PIECEWISE before FULL, sizes descending, so that later ones fit into the memory of

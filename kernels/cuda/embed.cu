@@ -2,9 +2,10 @@
 
 /*
  * Grid: (tokens, packs of a row / 256); block: 256 threads, each one pack of 8 elements; no shared
- * memory. Moves tokens * hidden * (the table's element + 2) bytes. At a decode's few rows the time
- * is that of one dependent read (the id, then the row): a thread has one access only, so that a row
- * costs one round trip whatever its width. The address of a given embedding is read beside the id.
+ * memory. Moves tokens * hidden * (the table's element + 2) bytes. At a decode's few rows it is
+ * latency-bound by one dependent read (the id, then the row): a thread has one access only, so that
+ * a row costs one round trip whatever its width. The address of a given embedding is read beside
+ * the id.
  * The launcher does not see it, so the kernel finds out whether it can be read in packs.
  */
 

@@ -2,8 +2,8 @@
 
 /*
  * Grid: (rows, packs of a row / 256); block: 256 threads, each one access of 16 bytes (2 where
- * rows are odd); no shared memory. Moves rows * cols * 4 bytes. The time at a decode's row counts
- * is that of two dependent reads, the index and the row.
+ * rows are odd); no shared memory. Moves rows * cols * 4 bytes. At a decode's row counts it is
+ * latency-bound by two dependent reads, the index and the row.
  */
 
 #include "kernels/cuda/kernel.cuh"

@@ -22,7 +22,7 @@
  * fetches W fences and passes them on. Columns past a tile's pairs are not fetched; their sums are
  * not stored.
  *
- * With few pairs the time is that of reading W, and where there would be fewer tiles than blocks,
+ * With few pairs it is bandwidth-bound by W, and where there would be fewer tiles than blocks,
  * tiles are 96, 64 or 32 rows high. Sums leave through shared memory, transposed, in lines of 64
  * columns.
  *

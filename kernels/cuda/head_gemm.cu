@@ -2,10 +2,10 @@
 
 /*
  * Products a head: latent attention's absorption (`transposed`) and expansion. Their weights are 2
- * MB each for 16 heads of 128 over a rank of 512, half a microsecond of the memory, so the time is
- * that of round trips. A warp has its part of W in registers, all requested before the wait for the
- * preceding kernel; then x comes in one round trip, and mma.sync does the rest. A warp keeps its
- * weights for all rows, which pass 16 or 32 at a time.
+ * MB each for 16 heads of 128 over a rank of 512, 0.5 us at memory bandwidth, so latency dominates.
+ * A warp has its part of W in registers, all requested before the wait for the preceding kernel;
+ * then x comes in one round trip, and mma.sync does the rest. A warp keeps its weights for all
+ * rows, which pass 16 or 32 at a time.
  *
  * x and W go from memory into fragments as they lie, 8 or 16 bytes a lane: a product may run over
  * its inner dimension, and over its columns, in any order that both operands share. Lane l is g = l

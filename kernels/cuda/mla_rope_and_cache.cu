@@ -5,8 +5,8 @@
  * sum's. A token's first block normalises its latent, a pack of 8 columns a thread where the rank
  * and the addresses allow it, and rotates its key; the others rotate two pairs of the queries a
  * thread. Moves (2 n_heads * rope + 2 (rank + rope)) * 2 bytes a token: 6.4 KB for 16 heads of 64
- * over a rank of 512, so the time is that of round trips: in a graph (`early`) position and slot
- * are fetched ahead of the wait, and in the queries' blocks the angles too.
+ * over a rank of 512, so it is latency-bound: in a graph (`early`) position and slot are fetched
+ * ahead of the wait, and in the queries' blocks the angles too.
  */
 
 #include "kernels/cuda/kernel.cuh"

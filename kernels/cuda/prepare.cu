@@ -9,9 +9,9 @@
  *
  * Measured on an H200, us: 128 decoding rows 7 with 4 or 16 blocks, 13 with one; with 9 inits 12; a
  * prompt of 8192 tokens 11 with 16 blocks, 14 with 4, 30 with one. Of 866 us a step of the 1B model
- * at one row spends 8 in prepare and 3 in the plan. Tried and not kept: both, and the outbox, in
- * the graph (4 us less, for two graphs a size); fetching the record ahead of the wait (2 us less,
- * but its reads delay the outbox's flag by as much, and the gap is 3.6 us).
+ * at one row spends 8 in prepare and 3 in the plan. Not kept: prepare, plan and outbox in the graph
+ * (4 us less, but two graphs per size); fetching the record ahead of the wait (2 us less, but its
+ * reads delay the outbox's flag by as much, and the gap is 3.6 us).
  *
  * Blocks do not wait for one another, so none reads what this launch writes. Each finds the rows'
  * token ranges by a scan of its own. Of a slot's block table the launch writes the entries that the

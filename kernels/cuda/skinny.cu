@@ -27,11 +27,10 @@ enum { N_VARIANTS = sizeof(variants) / sizeof(variants[0]) };
 
 /*
  * Shared memory of a block: at least BLOCK_BYTES, so that two blocks do not fit on one
- * multiprocessor but one fits beside a block of paged attention. Otherwise blocks that start in
- * what the preceding kernel leaves free are spread unevenly, and the fullest multiprocessor sets
- * the time: 16 us of gate_up became 23. WHOLE_BYTES where x and a ring need more, and for LARGE
- * matrices: their time is that of streaming W, not of what was fetched ahead, and a deeper ring
- * with x beside it streams faster.
+ * multiprocessor but one fits beside a block of paged attention. Otherwise early blocks fill
+ * multiprocessors unevenly, and the fullest one sets the time: 16 us of gate_up became 23.
+ * WHOLE_BYTES where x and a ring need more, and for LARGE matrices: they are bandwidth-bound by W,
+ * what was fetched ahead hardly counts, and a deeper ring with x beside it streams faster.
  */
 static const uint32_t BLOCK_BYTES = 233 * 512, WHOLE_BYTES = 224 * 1024;
 static const uint32_t RING_WANTED = 48 * 1024;

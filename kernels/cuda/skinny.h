@@ -3,9 +3,9 @@
 #define MIMEO_KERNELS_CUDA_SKINNY_H
 
 /*
- * GEMM of few rows, as a decode step has them: the time is that of reading the weights once. One
- * kernel in VARIANTS, which differ in how many rows of x and of W a block takes at a time; which is
- * fastest for a shape, gemm.c finds out by timing.
+ * GEMM of few rows, as a decode step has them: bandwidth-bound, the weights are read once. One
+ * kernel in VARIANTS, which differ in how many rows of x and of W a block takes at a time;
+ * gemm_plan.c times them for each shape.
  */
 
 #include "kernels/cuda/cuda.h"

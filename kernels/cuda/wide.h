@@ -3,10 +3,10 @@
 #define MIMEO_KERNELS_CUDA_WIDE_H
 
 /*
- * GEMM of more rows than skinny's and fewer than would keep the tensor cores busy: the time is
- * still that of reading the weights once, if what surrounds it is hidden. For devices of 9.0 alone,
- * in a build with device code for 90a (MIMEO_CUDA_SM90A). VARIANTS differ in how the blocks share
- * out a product; which is fastest for a shape, gemm.c finds out by timing.
+ * GEMM of more rows than skinny's and fewer than would keep the tensor cores busy: still
+ * bandwidth-bound, the weights are read once, if its prologue and epilogue are hidden. For devices
+ * of 9.0 alone, in a build with device code for 90a (MIMEO_CUDA_SM90A). VARIANTS differ in how the
+ * blocks share out a product; gemm_plan.c times them for each shape.
  */
 
 #include "kernels/cuda/cuda.h"
