@@ -20,8 +20,8 @@
  *	RING_DETAIL_EMPTY                  no tokens, or no rows
  *
  * Requests are refused with E_INVALID. A HELLO or WELCOME of another version is refused with
- * E_VERSION, whatever its other fields are, and values [MSG_VERSION, the peer's version]. A malformed
- * one is refused with E_PROTOCOL; so is a WELCOME whose field is refused; a HELLO with E_INVALID.
+ * E_VERSION, whatever its other fields are, and values [MSG_VERSION, the peer's version]. Malformed ones
+ * are E_PROTOCOL. A refused field is E_PROTOCOL in WELCOME, E_INVALID in HELLO.
  */
 
 #include <stdbool.h>
@@ -110,8 +110,8 @@ struct msg_detail {
 /* "default", "window", "prefix", "documents", "tree"; "?" if unknown. */
 const char *msg_mask_name(unsigned kind);
 
-/* With DOCUMENTS or TREE the payload continues with a uint64 for each token of the request, at any
- * multiple of 4 bytes; the mask's `words` is not of the message. */
+/* With DOCUMENTS or TREE the payload continues with a uint64 for each token of the request, aligned to 4
+ * bytes only; the message does not use `mask.words`. */
 static inline bool msg_mask_has_words(const struct mimeo_mask *mask)
 {
 	return mask->kind == MIMEO_MASK_DOCUMENTS || mask->kind == MIMEO_MASK_TREE;
@@ -180,15 +180,15 @@ struct msg_welcome {
 };
 
 /*
- * After WELCOME the client may call on the socket, one call at a time; each gets one reply. They
- * take what may take milliseconds and descriptors: device buffers, and the requests' fences.
+ * After WELCOME the client may call on the socket, one call at a time; each gets one reply. Calls
+ * do what is slow or needs descriptors: device buffers and fences.
  *
  *	BUFFER_ALLOC   kind, bytes       -> buffer, handle, fd if the kind has one; kind 0: the one with
  *	                                    a descriptor that the device has
  *	BUFFER_IMPORT  handle, its fd    -> buffer
  *	BUFFER_CLOSE   buffer            -> from now on no request may name it
  *	FENCE          request index     -> handle of the event that the index's requests record; fd if
- *	                                    the kind has one. As long as the session.
+ *	                                    the kind has one. It lives as long as the session.
  */
 enum msg_call_kind {
 	MSG_CALL_BUFFER_ALLOC = 1,

@@ -34,7 +34,7 @@ struct msg_entry {
 	uint16_t capacity;
 	uint32_t offset;   /* in the message's struct */
 	uint32_t n_offset; /* of the count */
-	double min, max;   /* either exactly a value of the kind */
+	double min, max;   /* both are values of the kind */
 	const struct msg_table *element;
 };
 
@@ -128,7 +128,7 @@ static inline bool msg_entry_accepts(const struct msg_entry *entry, double value
 extern const struct msg_table msg_generate_table, msg_step_table, msg_hello_table, msg_welcome_table,
 	msg_call_table, msg_reply_table;
 
-/* 0, or E_INVALID with the detail. Fields that are zero are absent: only `check` can miss them. */
+/* 0, or E_INVALID with the detail. Zero fields are absent: only `check` can require them. */
 int msg_table_check(const struct msg_table *table, const void *msg, struct msg_detail *ret_detail);
 /* One sentence about a field that msg_table_check refused. */
 void msg_table_explain(const struct msg_table *table, const void *msg,

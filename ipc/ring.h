@@ -80,7 +80,7 @@ struct ring_sqe {
 	uint32_t argument;   /* see enum ring_op */
 	uint32_t generation2;
 	uint32_t header_offset, header_length;   /* msgpack, GENERATE and STEP */
-	uint32_t payload_offset, payload_length; /* tokens (ipc/msg.h draws the layout) */
+	uint32_t payload_offset, payload_length; /* tokens (layout: ipc/msg.h) */
 	uint32_t output_offset, output_length;   /* written by the daemon (struct msg_output) */
 	uint32_t reserved;                       /* 0 */
 	_Atomic uint32_t stamp;                  /* ring.c's */
@@ -103,7 +103,7 @@ enum ring_detail {
 	RING_DETAIL_MODEL = 4,        /* [index, models served] */
 	RING_DETAIL_SEQUENCE = 5,     /* [id] */
 	RING_DETAIL_HEADER = 6,       /* [byte offset] header is not what msg.h says */
-	RING_DETAIL_RANGE = 7,        /* [enum msg_field] a header field's value is out of range */
+	RING_DETAIL_RANGE = 7,        /* [enum msg_field; for mask numbers also value, kind] a header field is refused */
 	RING_DETAIL_EXTENT = 8,       /* [offset, length, arena] does not lie in the arena */
 	RING_DETAIL_OUTPUT = 9,       /* [bytes given, bytes needed] */
 	RING_DETAIL_OP = 10,          /* [op] unknown */

@@ -173,7 +173,7 @@ def table(device, paths):
 
 # bench, heading, what is measured and its floor, [(title, key, format)]
 SECTIONS = [
-    ("decode", "DECODE", "One step of a model that decodes in process. Floor: each weight and each row's keys "
+    ("decode", "DECODE", "One decode step, without a daemon. Floor: each weight and each row's keys "
      "and values read once at the bandwidth of a device copy.",
      [("model", "model", plain), ("rows", "batch", plain), ("context", "context", plain),
       ("floor", "floor_median_s", seconds), ("step", "step_median_s", seconds),
@@ -186,17 +186,17 @@ SECTIONS = [
      [("processes", "processes", plain), ("tokens/s", "tokens_per_s", count),
       ("first token", "first_median_s", seconds), ("p99", "first_p99_s", seconds),
       ("between tokens", "between_median_s", seconds), ("p99", "between_p99_s", seconds)]),
-    ("speculation", "SPECULATION", "The same load with 0 and with 4 draft tokens. Speculation pays if a "
-     "verification yields more tokens than the break-even. The 1B model's draft model is random, so its tokens "
-     "are not accepted.",
+    ("speculation", "SPECULATION", "The same load with 0 and with 4 draft tokens. Break-even: step time over "
+     "that without drafts, the tokens a verification must yield to pay. The 1B draft model has random weights; its "
+     "tokens are rejected.",
      [("model", "model", plain), ("clients", "processes", plain), ("draft", "draft_tokens", plain),
-      ("step", "step_mean_s", seconds), ("of it draft", "draft_mean_s", seconds),
+      ("step", "step_mean_s", seconds), ("draft part", "draft_mean_s", seconds),
       ("break-even", "break_even", ratio), ("tokens/s", "tokens_per_s", count)]),
-    ("modes", "GRAPH MODES", "The same decode step as one graph, as segments with attention between them, and "
-     "without a graph.",
+    ("modes", "GRAPH MODES", "The same decode step as one graph (full) and as graph segments with attention "
+     "called between them (piecewise). Per call: added time of each attention call between segments.",
      [("rows", "batch", plain), ("full", "full_s", seconds), ("piecewise", "piecewise_s", seconds),
-      ("eager", "none_s", seconds), ("a break", "break_s", seconds)]),
-    ("capture", "CAPTURE", "The graphs of a ladder. Floor: recording by the driver alone.",
+      ("without a graph", "none_s", seconds), ("per call", "break_s", seconds)]),
+    ("capture", "CAPTURE", "The graphs of a ladder. Floor: the driver's own time for as many nodes and segments.",
      [("graphs", "graphs", plain), ("graph", "graph", plain), ("floor", "floor_s", seconds),
       ("time", "seconds", seconds), ("memory", "bytes", gigabytes)]),
     ("ring", "RINGS", "A null request there and back.",
@@ -212,10 +212,12 @@ SECTIONS = [
      [("backend", "backend", plain), ("rows", "batch", plain), ("query", "query", plain),
       ("context", "context", plain), ("floor", "floor_median_s", seconds), ("median", "median_s", seconds),
       ("ratio", "ratio", ratio)]),
-    ("gemm", "PRODUCTS", "Products of a few rows by a matrix of the model.",
+    ("gemm", "PRODUCTS", "Products of a few rows by a matrix of the model. Floor: bytes at the bandwidth of a "
+     "device copy; reading alone is faster, so a ratio may be below 1.",
      [("matrix", "matrix", plain), ("rows", "rows", plain), ("floor", "floor_median_s", seconds),
       ("median", "median_s", seconds), ("ratio", "ratio", ratio)]),
-    ("experts", "EXPERTS", "A layer of experts.",
+    ("experts", "EXPERTS", "One layer of experts. Floor: the larger of its bytes at copy bandwidth and its "
+     "operations at the rate of a large product.",
      [("op", "op", plain), ("tokens", "tokens", plain), ("floor", "floor_median_s", seconds),
       ("median", "median_s", seconds), ("ratio", "ratio", ratio)]),
 ]

@@ -11,10 +11,9 @@
  * neighbours, so an arena without taken blocks can always give its whole size. Both operations walk
  * one path of the tree: at most 24 levels for 1 GiB.
  *
- * State: one byte for each node of the tree, 1/32 of the arena's size, zeroed lazily by the kernel. It
- * is the number of powers of two by which the largest free block below the node falls short of the
- * node's size: 0 if all is free, log2(size in smallest blocks) + 1 if nothing is. Zeroes are a free
- * arena.
+ * State: one byte for each node of the tree, 1/32 of the arena's size, zeroed lazily by the kernel.
+ * It is log2(node's size / largest free block below it): 0 if all is free, log2(size in smallest
+ * blocks) + 1 if nothing is. Zeroes are a free arena.
  */
 
 #include <stdbool.h>

@@ -56,7 +56,7 @@ struct mimeo {
 	bool gone;             /* nothing new goes to or comes from the daemon ... */
 	bool drained;          /* ... and what it had posted has been taken */
 	uint32_t gone_cursor;  /* requests below it have had their GONE */
-	uint64_t tended_ns;    /* the fds were looked at; 0: the daemon just showed life */
+	uint64_t tended_ns;    /* when the fds were last checked; 0: the daemon just posted something */
 
 	struct device_buffer *buffers;
 	struct mimeo_handle *fences;   /* [entries] by request index, kind 0: not requested so far; or NULL */

@@ -40,7 +40,7 @@ struct config_model {
 	char draft[CONFIG_FOLDER_MAX]; /* its folder; "": none */
 	uint32_t draft_tokens;
 	uint32_t kv_pages;  /* 0: see kv_bytes */
-	uint64_t kv_bytes;  /* 0, with kv_pages 0: the default, see mimeod(8) */
+	uint64_t kv_bytes;  /* 0, with kv_pages 0: the default, see mimeod.conf(5) */
 };
 
 struct config {

@@ -7,11 +7,11 @@
  *
  * The last close of a file may take as long as the file's owner likes: a TCP socket that lingers
  * (SO_LINGER) sleeps over unsent data, a file system in user space may never answer, a large memfd
- * frees its pages. The daemon need not even receive such a file: reading its message without space
- * for descriptors closes it, and so does closing a socket in which the message lies unread. Where the
- * kernel has SO_PASSRIGHTS (Linux 6.16), sockets that need no descriptors refuse them. For the others,
- * and on older kernels, the loop thread looks at each message before it takes it (closer_receive),
- * and leaves descriptors, and sockets that hold descriptors, to a closer.
+ * frees its pages. It happens even without receiving the file: reading its message without space
+ * for descriptors, or closing the socket with the message unread, closes it. Where the kernel has
+ * SO_PASSRIGHTS (Linux 6.16), sockets that need no descriptors refuse them. For the others, and on
+ * older kernels, the loop thread looks at each message before it takes it (closer_receive), and
+ * leaves descriptors, and sockets that hold descriptors, to a closer.
  *
  * Limits: CLOSER_THREADS threads, CLOSER_THREADS_PER_UID closes of one user at a time; further ones
  * wait. A close that takes CLOSER_PATIENCE_MS gets a signal (SIGURG), which ends a lingering close and

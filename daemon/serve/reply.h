@@ -34,8 +34,8 @@ struct reply {
 
 void reply_init(struct reply *reply);
 void reply_deinit(struct reply *reply);
-/* What it says besides rows, before the first of them is added; status 0 and no text until then. `text`
- * is copied; one that is too long for a message begins with messages of its own. */
+/* Set status and text (default: 0, none) before the first row. `text` is copied; a long text is split over
+ * messages ahead of the rows. */
 void reply_say(struct reply *reply, int status, const char *text);
 /* The same, formatted; cut at 255 bytes. */
 void reply_sayf(struct reply *reply, int status, const char *format, ...)

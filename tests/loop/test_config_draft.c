@@ -50,8 +50,8 @@ static void test_config_draft_is_switched_off_by_none(void **state)
 		config_deinit(&config);
 	}
 	assert_int_equal(parse("--model m=d --draft d --draft-tokens none", &config), -EINVAL);
-	assert_non_null(strstr(error.text, "\"none\" is not an integer from 1 to 8 (--draft none is "
-		"without a draft)"));
+	assert_non_null(strstr(error.text, "\"none\" is not an integer from 1 to 8 (--draft none: "
+		"no draft model)"));
 }
 
 static void test_config_row_that_verifies_has_to_fit_a_step(void **state)

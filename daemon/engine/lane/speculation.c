@@ -43,8 +43,8 @@ static void speculation_judge(const struct runner *runner)
 	uint64_t n_held = counter_read(&runner->speculation.n_accepted[0]);
 
 	if (n_held * HELD_LEAST < n_offered)
-		log_warn("model %s: hardly a draft token is accepted, %" PRIu64 " of %" PRIu64 " first ones: "
-			"is it this model's draft?", runner->options.name, n_held, n_offered);
+		log_warn("model %s: few draft tokens are accepted (%" PRIu64 " of %" PRIu64 " first ones): "
+			"was the draft model trained for this model?", runner->options.name, n_held, n_offered);
 }
 
 void speculation_count_verified(

@@ -226,7 +226,7 @@ struct mimeo_step {
 	struct mimeo_place embeddings;
 	uint32_t flags;    /* MIMEO_STEP_FENCE */
 	uint32_t reserved; /* 0 */
-	struct mimeo_mask mask; /* of each row; all zero: causal */
+	struct mimeo_mask mask; /* of each row; all zero: the model's, usually causal */
 };
 
 #define MIMEO_STEP_INIT                                                                            \
@@ -256,8 +256,9 @@ MIMEO_PUBLIC int mimeo_request_prep_generate(
 	struct mimeo_request *request, const struct mimeo_generate *generate);
 MIMEO_PUBLIC int mimeo_request_prep_step(
 	struct mimeo_request *request, const struct mimeo_step *step);
-/* Cancel the request with that id. Its final event comes with finish CANCELLED and the tokens it
- * had; the cancel's own event has status 0, or UNKNOWN_REQUEST if it had ended already. */
+/* Cancel the request with that id. Its final event has status CANCELLED, its tokens so far and, for a
+ * generate request, finish CANCELLED. The cancel's own event has status 0, or UNKNOWN_REQUEST if the
+ * request had ended already. */
 MIMEO_PUBLIC int mimeo_request_prep_cancel(struct mimeo_request *request, uint64_t request_id);
 /* Why the last prepare call refused this request: one sentence with the value ("top_p is 1.5: it must be
  * from 0 to 1"); "" if that call accepted it or was for another request. Valid until the connection's
@@ -269,15 +270,15 @@ MIMEO_PUBLIC const char *mimeo_request_message(const struct mimeo_request *reque
  * wait for, so that results in a device buffer are used without the host in between. The daemon
  * records it where MIMEO_STEP_FENCE (MIMEO_GENERATE_FENCE) asks for it, behind the work that writes
  * the results, and then sends MIMEO_EVENT_RECORDED. WAIT ONLY AFTER THAT (or after the final event):
- * a wait before that returns at once. The fence is recorded again by a later
- * request only after this one's final event was marked as seen.
+ * a wait before that returns at once. The fence is recorded again by a later request only after this
+ * one's final event was marked as seen.
  *
- * *ret_fence is the connection's and stays as it is for as long: one for each of the `entries`
- * requests, so the pointer identifies it. Call it for each request that is got, before it is
- * submitted with the flag: without a fence the daemon refuses it (INVALID). The first call for one of
- * the `entries` asks the daemon, blocks and allocates; later ones do not. 0, or UNSUPPORTED,
- * NO_MEMORY, QUOTA (64 a connection), DEVICE_LOST, INVALID (a request that is neither got nor
- * prepared), GONE.
+ * *ret_fence belongs to the connection and does not change; each of the `entries` requests has its
+ * own, so the pointer identifies it. Call mimeo_request_fence for each request that is got, before
+ * it is submitted with the flag: without a fence the daemon refuses it (INVALID). The first call
+ * for one of the `entries` asks the daemon, blocks and allocates; later ones do not. 0, or
+ * UNSUPPORTED, NO_MEMORY, QUOTA (64 a connection), DEVICE_LOST, INVALID (a request that is neither
+ * got nor prepared), GONE.
  */
 MIMEO_PUBLIC int mimeo_request_fence(
 	struct mimeo_request *request, const struct mimeo_handle **ret_fence);
@@ -287,9 +288,9 @@ MIMEO_PUBLIC int mimeo_fence_wait(
 	struct mimeo *m, const struct mimeo_handle *fence, int timeout_ms);
 
 /* Publish everything prepared since the last call, in the order of preparation. Returns how many
- * entries were published (sequence calls counted in), or GONE: what was prepared then stays so, has
- * no event, and may be put back. Never blocks or allocates; makes a system call only if the daemon
- * sleeps. */
+ * entries were published (sequence calls counted in), or GONE: prepared requests then stay
+ * prepared, get no event, and may be put back. Never blocks or allocates; makes a system call only
+ * if the daemon sleeps. */
 MIMEO_PUBLIC int mimeo_submit(struct mimeo *m);
 
 /* ---- events ---- */
