@@ -367,10 +367,16 @@ struct op_copy_pages {
 
 /*
  * For each row with a slot and ROW_SAMPLE: sampled[r] and slot_last_token[slot] := the token; other
- * rows: sampled[r] := -1, no slot is touched. Temperature, then top-k, top-p, min-p, each on what
+ * rows: sampled[r] := -1, no slot is touched.
+ *
+ * Logits are finite if one at least is, and the others are -infinity, which is never drawn. Those with a
+ * NaN or +infinity among them, or with -infinity alone, are not, and give no token: sampled[r] := -1,
+ * slot_last_token[slot] := 0, an id in range.
+ *
+ * Temperature, then top-k, top-p, min-p, each on what
  * the one before left, renormalised; the draw is a Gumbel arg-max whose noise is a counter-based
  * hash of (seed, position, purpose, token), position = the row's sequence length, so a draw does
- * not depend on the batch. Ties go to the lowest id. Logits that are not finite count as -inf.
+ * not depend on the batch. Ties go to the lowest id.
  */
 enum sample_purpose { SAMPLE_TARGET = 0, SAMPLE_DRAFT = 1, SAMPLE_ACCEPT = 2, SAMPLE_RESIDUAL = 3 };
 
@@ -418,6 +424,10 @@ struct op_sample {
  * slot_length := slot_length + 1 + their number, cut at max_pages. slot_drafts := -1 all over; a
  * draft is verified once: later it is no longer a draw from q. Rows without ROW_VERIFY: slot_length
  * is prepare's. Rows without a slot or ROW_SAMPLE: -1 all over, no slot is touched.
+ *
+ * If logits of the target that decide any of this are not finite (op_sample), the row has no token, whatever
+ * held before: sampled[r] is -1 all over, slot_last_token := 0, and the rest of the slot is as behind one
+ * token. Draft's logits that are not finite cannot have given a draft.
  */
 struct op_verify {
 	const float *logits; /* [n_rows, 1 + K, vocab]; row r, token i; of no token: anything */
@@ -470,7 +480,7 @@ struct op_draft_begin {
  * logits by the target's ids into slot_draft_logits; other rows with a slot: -1. Draws and
  * filters go by the target's ids, greedy ties to the lowest of the draft's; an id that d2t maps
  * outside the vocabulary is never drafted. A draft that would stand past the slot's pages is -1,
- * so is one of logits of which none is finite, and so are all behind one of -1.
+ * so is one of logits that are not finite (op_sample), and so are all behind one of -1.
  *
  * Then, for the decode that follows, of rows that draft on: the draft, position slot_length + i,
  * the length up to it and its slot in the cache; hidden_index; step + 1, up to K.

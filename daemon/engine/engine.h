@@ -261,6 +261,7 @@ struct engine_model_facts {
 	double load_seconds, capture_seconds;
 	uint32_t n_graphs, n_ready; /* descriptors, and those of them that are captured */
 	uint64_t n_tokens_out, n_steps;
+	uint64_t n_not_finite; /* rows whose logits gave no token, but for those whose request had ended */
 	uint64_t n_eager[N_EAGER_REASONS]; /* steps */
 	const char *draft; /* its architecture; NULL: none */
 	uint32_t n_drafts;

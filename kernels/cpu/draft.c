@@ -134,7 +134,7 @@ static void draft_place_logits(const struct op_draft_advance *a, const float *lo
 	}
 }
 
-/* -1: no logit of a token that the target has is finite. */
+/* -1: the logits are not finite (op_sample). */
 static int32_t draft_token(const struct op_draft_advance *a, uint32_t r, int32_t slot, uint32_t i,
 	uint64_t position, struct candidate *heap)
 {
@@ -150,8 +150,6 @@ static int32_t draft_token(const struct op_draft_advance *a, uint32_t r, int32_t
 		return first < 0 ? -1 : draft_target_id(a, (uint32_t)first);
 	}
 	draft_place_logits(a, logits, own);
-	if (filter_arg_max(own, in->vocab_size) < 0)
-		return -1;
 	return sample_row(own, in->vocab_size, s,
 		noise_key(s->seed, (uint32_t)position, SAMPLE_DRAFT), heap);
 }

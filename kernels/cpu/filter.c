@@ -10,16 +10,24 @@
  * A prefix is known by its last member: a distribution compares any token with that.
  */
 
+#include <float.h>
+
 #include "kernels/cpu/sampling.h"
 
 int32_t filter_arg_max(const float *logits, uint32_t vocab)
 {
-	int32_t best = -1;
+	float top = -INFINITY;
+	int32_t first = -1;
 
-	for (uint32_t i = 0; i < vocab; i++)
-		if (isfinite(logits[i]) && (best < 0 || logits[i] > logits[best]))
-			best = (int32_t)i;
-	return best;
+	for (uint32_t i = 0; i < vocab; i++) {
+		if (!(logits[i] <= FLT_MAX))
+			return -1;
+		if (logits[i] > top) {
+			top = logits[i];
+			first = (int32_t)i;
+		}
+	}
+	return first;
 }
 
 static bool filter_comes_before(const struct candidate *a, const struct candidate *b)
@@ -168,7 +176,7 @@ double distribution_at(const struct distribution *d, int32_t id)
 	struct candidate c = {.id = id};
 
 	if (f->first < 0)
-		return id == 0 ? 1 : 0;
+		return 0;
 	c.logit = f->logits[id];
 	if (!isfinite(c.logit) || filter_comes_before(&d->last, &c))
 		return 0;

@@ -3,7 +3,7 @@
 /*
  * Sampling. A row is either the lowest id of its greatest logit (temperature 0), or the arg-max of
  * logit / temperature + Gumbel noise over the tokens that the filters keep, which is a draw from
- * their renormalised softmax. A row without a finite logit gets token 0.
+ * their renormalised softmax. A row that is not finite has none.
  */
 
 #include "kernels/cpu/launchers.h"
@@ -38,9 +38,7 @@ int32_t sample_row(const float *logits, uint32_t vocab, const struct slot_sampli
 	int32_t first = filter_arg_max(logits, vocab);
 	struct filter filter;
 
-	if (first < 0)
-		return 0;
-	if (sampling_is_greedy(s))
+	if (first < 0 || sampling_is_greedy(s))
 		return first;
 	filter_init(&filter, logits, vocab, first, s, heap);
 	return filter.n_kept ? sample_draw_listed(&filter, draw)
@@ -62,7 +60,7 @@ static void sample_run(const void *args, void *workspace)
 		s = &in->slot_sampling[slot];
 		a->sampled[r] = sample_row(a->logits + (size_t)r * a->vocab, a->vocab, s,
 			noise_key(s->seed, (uint32_t)in->seq_lens[r], a->purpose), workspace);
-		in->slot_last_token[slot] = a->sampled[r];
+		in->slot_last_token[slot] = last_token(a->sampled[r]);
 	}
 }
 

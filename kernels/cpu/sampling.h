@@ -84,7 +84,7 @@ struct candidate {
 	int32_t id;
 };
 
-/* What temperature, top-k, top-p and min-p leave of a row that has a finite logit. */
+/* What temperature, top-k, top-p and min-p leave of a row that is finite (op_sample). */
 struct filter {
 	const float *logits; /* [vocab] */
 	uint32_t vocab;
@@ -99,7 +99,7 @@ struct filter {
 
 /* The same as probabilities. */
 struct distribution {
-	struct filter filter;  /* first -1: no logit is finite, and token 0 is certain */
+	struct filter filter;  /* first -1: the row is not finite, and nothing is drawn */
 	struct candidate last; /* of those kept */
 	double total;          /* of their weights, relative to the first's */
 };
@@ -110,7 +110,7 @@ static inline bool sampling_is_greedy(const struct slot_sampling *s)
 	return !(s->temperature > 0);
 }
 
-/* The lowest id of the greatest finite logit; -1: there is none. */
+/* The lowest id of the greatest logit; -1: they are not finite (op_sample). */
 int32_t filter_arg_max(const float *logits, uint32_t vocab);
 /* `first` is filter_arg_max's, sampling not greedy. heap[vocab] belongs to the filter while its
  * list is in use. */
@@ -129,9 +129,15 @@ static inline double filter_scaled(const struct filter *f, float logit)
 
 /* ---- rows: sample.c ---- */
 
-/* A row's token, greedy or drawn; 0 if no logit is finite. Uses heap[vocab]. */
+/* A row's token, greedy or drawn; -1: it is not finite. Uses heap[vocab]. */
 int32_t sample_row(const float *logits, uint32_t vocab, const struct slot_sampling *s, uint64_t key,
 	struct candidate *heap);
+
+/* What a slot keeps of a row's token, or of none. */
+static inline int32_t last_token(int32_t sampled)
+{
+	return sampled >= 0 ? sampled : 0;
+}
 
 /* The slot of a row that is sampled, or -1. */
 static inline int32_t sampled_slot(const struct step_inputs *in, uint32_t r)

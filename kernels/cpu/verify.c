@@ -53,7 +53,7 @@ static int32_t verify_residual_token(const struct verification *v, uint32_t i,
 	return draw.id >= 0 ? draw.id : verify_target_token(v, i, SAMPLE_RESIDUAL);
 }
 
-/* The token behind token i, and whether it is its draft. */
+/* The token behind token i, or -1: the target's logits are not finite; and whether it is its draft. */
 static int32_t verify_token_behind(const struct verification *v, uint32_t i, bool *ret_held)
 {
 	const size_t row = (size_t)i * v->vocab;
@@ -64,7 +64,7 @@ static int32_t verify_token_behind(const struct verification *v, uint32_t i, boo
 	if (sampling_is_greedy(v->sampling)) {
 		int32_t token = verify_target_token(v, i, SAMPLE_TARGET);
 
-		*ret_held = token == draft;
+		*ret_held = token >= 0 && token == draft;
 		return token;
 	}
 	*ret_held = false;
@@ -75,23 +75,27 @@ static int32_t verify_token_behind(const struct verification *v, uint32_t i, boo
 	if (!(chance > 0)) /* the draft's logits cannot have given it */
 		return verify_target_token(v, i, SAMPLE_TARGET);
 	distribution_init(&p, v->logits + row, v->vocab, v->sampling, v->heap);
+	if (p.filter.first < 0)
+		return -1;
 	*ret_held = noise_uniform(noise_hash(verify_key_of(v, i, SAMPLE_ACCEPT), draft)) * chance <
 		    distribution_at(&p, draft);
 	return *ret_held ? draft : verify_residual_token(v, i, &p, &q);
 }
 
-/* Writes what held and the token behind it; returns how many held. */
+/* Writes what held and the token behind it, or -1 all over; returns how many held. */
 static uint32_t verify_tokens(const struct verification *v, int32_t *sampled)
 {
 	uint32_t i = 0;
 	bool held;
 
-	for (;;) {
-		sampled[i] = verify_token_behind(v, i, &held);
+	while ((sampled[i] = verify_token_behind(v, i, &held)) >= 0) {
 		if (!held)
 			return i;
 		i++;
 	}
+	while (i > 0)
+		sampled[--i] = -1;
+	return 0;
 }
 
 static void verify_row(const struct op_verify *a, uint32_t r, int32_t slot,
@@ -118,7 +122,7 @@ static void verify_row(const struct op_verify *a, uint32_t r, int32_t slot,
 	if (n_tokens < 1)
 		return;
 	n_held = verify_tokens(&v, sampled);
-	in->slot_last_token[slot] = sampled[n_held];
+	in->slot_last_token[slot] = last_token(sampled[n_held]);
 	length += 1 + n_held;
 	length = length < capacity ? length : capacity;
 	in->slot_length[slot] = (int32_t)(length < INT32_MAX ? length : INT32_MAX);
@@ -149,7 +153,7 @@ static void verify_run(const void *args, void *workspace)
 		s = &in->slot_sampling[slot];
 		sampled[0] = sample_row(a->logits + r * stride, a->vocab, s,
 			noise_key(s->seed, (uint32_t)in->seq_lens[r], SAMPLE_TARGET), workspace);
-		in->slot_last_token[slot] = sampled[0];
+		in->slot_last_token[slot] = last_token(sampled[0]);
 	}
 }
 

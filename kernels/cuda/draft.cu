@@ -174,8 +174,7 @@ __device__ static void place_logits(const struct op_draft_advance &a, const stru
 	team_sync(team);
 }
 
-/* The row's draft, or -1: no logit of a token that the target has is finite. In the first block's
- * warp 0. */
+/* The row's draft, or -1: the logits are not finite. In the first block's warp 0. */
 __device__ static int32_t draft_token(const struct op_draft_advance &a, const struct team &team,
 	struct block_filter &filter, int32_t slot, uint32_t i, uint64_t position)
 {

@@ -23,7 +23,7 @@ enum { SPREAD = 264, MIN_PART = 4 * SAMPLE_THREADS };
 
 /* [rows, splits] the first two, [rows] the third */
 struct sample_parts {
-	uint64_t *tops; /* order of the logit, then the id inverted; 0: none is finite */
+	uint64_t *tops; /* block_top's */
 	struct choice *draws;
 	uint32_t *n_drawn;
 	uint32_t n_splits;
@@ -58,12 +58,13 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
 		parts.tops[(size_t)r * parts.n_splits + blockIdx.x] = top;
 }
 
+/* token -1: the row is not finite. */
 __device__ static void finish(const struct op_sample &a, uint32_t r, int32_t token)
 {
 	if (threadIdx.x != 0)
 		return;
 	a.sampled[r] = token;
-	a.inputs.slot_last_token[a.inputs.row_slot[r]] = token;
+	a.inputs.slot_last_token[a.inputs.row_slot[r]] = max(token, 0);
 }
 
 /* This block's part of the row; the last block to finish merges all. */
@@ -121,11 +122,11 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
 	}
 	for (uint32_t i = threadIdx.x % WARP; i < parts.n_splits; i += WARP)
 		top = max(top, parts.tops[(size_t)r * parts.n_splits + i]);
-	top = warp_max(top);
+	top = row_top(warp_max(top));
 	s = a.inputs.slot_sampling[a.inputs.row_slot[r]];
 	if (top == 0 || is_greedy(s)) {
 		if (blockIdx.x == 0)
-			finish(a, r, top == 0 ? 0 : (int32_t)~(uint32_t)top);
+			finish(a, r, top == 0 ? -1 : (int32_t)~(uint32_t)top);
 		return;
 	}
 	row = sample_row_of(a.logits + (size_t)r * a.vocab, a.vocab, top, s,

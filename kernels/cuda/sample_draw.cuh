@@ -18,7 +18,7 @@ enum { SAMPLE_THREADS = 1024, SAMPLE_BATCH = 8 };
 struct sample_row {
 	const float *logits;
 	uint32_t vocab;
-	float top;     /* the greatest finite logit */
+	float top;     /* the greatest logit */
 	int32_t first; /* the lowest id that has it */
 	double temperature, least;
 	float inverse; /* of the temperature */
@@ -69,21 +69,14 @@ __device__ static inline uint64_t warp_max(uint64_t v)
 	return v;
 }
 
-template <typename F>
-__device__ static inline void visit(float logit, uint32_t id, float least, F f)
-{
-	if (logit >= least && logit <= FLT_MAX)
-		f(logit, id);
-}
-
 /*
- * Calls f(logit, id) for the finite logits of [begin, end) that are not below `least`; and
+ * Calls f(logit, id) for all logits of [begin, end), and with -infinity for some ids from `end` on; and
  * after(), by all threads of a warp together, after every SAMPLE_BATCH of a thread, which are
  * loaded at once.
  */
 template <typename F, typename G>
-__device__ static inline void for_each_logit(const float *logits, uint32_t begin, uint32_t end,
-	float least, F f, G after)
+__device__ static inline void for_every_logit(
+	const float *logits, uint32_t begin, uint32_t end, F f, G after)
 {
 	const uint32_t step = SAMPLE_BATCH * SAMPLE_THREADS;
 	uint32_t base = begin;
@@ -93,14 +86,14 @@ __device__ static inline void for_each_logit(const float *logits, uint32_t begin
 		const float4 v = *(const float4 *)(logits + i);
 		const float4 w = *(const float4 *)(logits + i + half);
 
-		visit(v.x, i, least, f);
-		visit(v.y, i + 1, least, f);
-		visit(v.z, i + 2, least, f);
-		visit(v.w, i + 3, least, f);
-		visit(w.x, i + half, least, f);
-		visit(w.y, i + half + 1, least, f);
-		visit(w.z, i + half + 2, least, f);
-		visit(w.w, i + half + 3, least, f);
+		f(v.x, i);
+		f(v.y, i + 1);
+		f(v.z, i + 2);
+		f(v.w, i + 3);
+		f(w.x, i + half);
+		f(w.y, i + half + 1);
+		f(w.z, i + half + 2);
+		f(w.w, i + half + 3);
 		after();
 	}
 	for (; base < end; base += step) {
@@ -109,16 +102,49 @@ __device__ static inline void for_each_logit(const float *logits, uint32_t begin
 
 #pragma unroll
 		for (uint32_t k = 0; k < SAMPLE_BATCH; k++)
-			v[k] = i + k * SAMPLE_THREADS < end ? logits[i + k * SAMPLE_THREADS] : NAN;
+			v[k] = i + k * SAMPLE_THREADS < end ? logits[i + k * SAMPLE_THREADS]
+							    : -INFINITY;
 #pragma unroll
 		for (uint32_t k = 0; k < SAMPLE_BATCH; k++)
-			visit(v[k], i + k * SAMPLE_THREADS, least, f);
+			f(v[k], i + k * SAMPLE_THREADS);
 		after();
 	}
 }
 
-/* The greatest finite logit of [begin, end), of those the lowest id: order_of it, then the id
- * inverted; 0: none is finite. In warp 0; a barrier between two uses. */
+/* The same for the finite logits that are not below `least`, itself finite. */
+template <typename F, typename G>
+__device__ static inline void for_each_logit(const float *logits, uint32_t begin, uint32_t end,
+	float least, F f, G after)
+{
+	for_every_logit(
+		logits, begin, end,
+		[&](float logit, uint32_t id) {
+			if (logit >= least && logit <= FLT_MAX)
+				f(logit, id);
+		},
+		after);
+}
+
+/* NaN if one of them is. */
+__device__ static inline float max_or_nan(float a, float b)
+{
+	float ret;
+
+	asm("max.NaN.f32 %0, %1, %2;" : "=f"(ret) : "f"(a), "f"(b));
+	return ret;
+}
+
+/* Above any other top: the maximum over parts of a row is this if it is one part's. */
+static const uint64_t TOP_NOT_FINITE = UINT64_MAX;
+
+/* The row's top from the greatest of all its parts; 0: the row is not finite (op_sample). */
+__device__ static inline uint64_t row_top(uint64_t greatest)
+{
+	return greatest == TOP_NOT_FINITE ? 0 : greatest;
+}
+
+/* The greatest logit of [begin, end), of those the lowest id: order_of it, then the id inverted; 0: all
+ * are -infinity; TOP_NOT_FINITE: one is NaN or +infinity. In warp 0; a barrier between two uses. */
 __device__ static inline uint64_t block_top(const float *logits, uint32_t begin, uint32_t end)
 {
 	__shared__ uint64_t warps[SAMPLE_THREADS / WARP];
@@ -126,16 +152,18 @@ __device__ static inline uint64_t block_top(const float *logits, uint32_t begin,
 	uint32_t id = 0;
 	uint64_t top;
 
-	for_each_logit(
-		logits, begin, end, -FLT_MAX,
+	/* A NaN or +infinity stays the best to the end. */
+	for_every_logit(
+		logits, begin, end,
 		[&](float logit, uint32_t i) {
-			if (logit > best) {
-				best = logit;
-				id = i;
-			}
+			id = logit > best ? i : id;
+			best = max_or_nan(best, logit);
 		},
 		[] {});
-	top = warp_max(best > -INFINITY ? (uint64_t)order_of(best) << 32 | (uint32_t)~id : 0);
+	top = TOP_NOT_FINITE;
+	if (best <= FLT_MAX)
+		top = best > -INFINITY ? (uint64_t)order_of(best) << 32 | (uint32_t)~id : 0;
+	top = warp_max(top);
 	if (threadIdx.x % WARP == 0)
 		warps[threadIdx.x / WARP] = top;
 	__syncthreads();
@@ -158,7 +186,7 @@ __device__ static inline uint64_t noise_key(uint64_t seed, uint32_t position, ui
 	return mix(mix(seed + NOISE_GAMMA) + ((uint64_t)purpose << 32 | position));
 }
 
-/* `top`: as block_top has it, not 0. */
+/* `top`: as row_top has it, not 0. */
 __device__ static inline struct sample_row sample_row_of(const float *logits, uint32_t vocab,
 	uint64_t top, const struct slot_sampling &s, uint64_t key)
 {

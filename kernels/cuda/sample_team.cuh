@@ -74,7 +74,7 @@ __device__ static inline uint32_t share_begin(const struct team &team, uint32_t 
 	return part_begin(n, rank * (TEAM_PARTS / team.size));
 }
 
-/* This block's top of the row; behind a barrier team_top is the row's. */
+/* This block's top of the row; behind a barrier team_top is the row's; 0: it is not finite. */
 __device__ static inline void find_top(
 	const struct team &team, uint32_t parity, enum side side, const float *logits, uint32_t n)
 {
@@ -93,7 +93,7 @@ __device__ static inline uint64_t team_top(
 	for (uint32_t i = 0; i < team.size; i++)
 		top = max(top, (uint64_t)__ldcg((const unsigned long long *)&team.exchange
 						       ->tops[parity][side][i]));
-	return top;
+	return row_top(top);
 }
 
 /* The best of the blocks' draws, in every thread; a row's last turn. Only warp 0's `best`

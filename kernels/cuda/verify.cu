@@ -29,7 +29,7 @@ struct team_verification {
 
 /* What the sampling leaves of a row: places up to and with `last`, and of those what min-p does. */
 struct team_distribution {
-	struct sample_row row; /* first -1: no logit is finite, and token 0 is certain */
+	struct sample_row row; /* first -1: it is not finite, and nothing is drawn */
 	uint64_t last;
 	double total;          /* of the weights */
 };
@@ -60,7 +60,7 @@ __device__ static double probability_of(const struct team_distribution &d, int32
 	float logit;
 
 	if (d.row.first < 0)
-		return id == 0;
+		return 0;
 	logit = d.row.logits[id];
 	if (!isfinite(logit) || !keeps(d, logit, (uint32_t)id))
 		return 0;
@@ -166,8 +166,6 @@ __device__ static struct team_distribution distribution_begin(
 __device__ static int32_t draw_target(
 	const struct team_verification &v, uint32_t i, uint64_t top, enum sample_purpose purpose)
 {
-	if (top == 0)
-		return 0;
 	return team_draw(v.team,
 		sample_row_of(v.logits + (size_t)i * v.a.vocab, v.a.vocab, top, v.sampling,
 			key_of(v, i, purpose)),
@@ -197,8 +195,7 @@ __device__ static void consider_rest(struct thread_draw &draw, const struct team
 	draw.bound = fmaxf(draw.bound, (float)score);
 }
 
-/* The token that replaces a draft; p has a finite logit. -1: the residual is empty. In every
- * thread. */
+/* The token that replaces a draft. -1: the residual is empty. In every thread. */
 __device__ static int32_t draw_residual(const struct team_verification &v,
 	const struct team_distribution &p, const struct team_distribution &q)
 {
@@ -222,8 +219,6 @@ __device__ static int32_t replace_draft(const struct team_verification &v, uint3
 {
 	int32_t token;
 
-	if (top == 0)
-		return 0;
 	p.row.key = key_of(v, i, SAMPLE_RESIDUAL);
 	token = draw_residual(v, p, q);
 	if (token >= 0)
@@ -259,7 +254,8 @@ __device__ static bool judge(const struct team_verification &v, uint32_t i, int3
 	return false;
 }
 
-/* The token behind token i, in the first block's warp 0, and everywhere whether it is its draft. */
+/* The token behind token i, or -1: the target's logits are not finite; in the first block's warp 0, and
+ * everywhere whether it is its draft. */
 __device__ static bool token_behind(
 	const struct team_verification &v, uint32_t i, int32_t *ret_token)
 {
@@ -276,10 +272,14 @@ __device__ static bool token_behind(
 	find_top(v.team, i % 2, SIDE_P, v.logits + at, v.a.vocab);
 	team_sync(v.team);
 	top = team_top(v.team, i % 2, SIDE_P);
+	if (top == 0) {
+		*ret_token = -1;
+		return false;
+	}
 	if (judged)
 		return judge(v, i, draft, top, team_top(v.team, i % 2, SIDE_Q), ret_token);
 	if (greedy) {
-		*ret_token = top ? (int32_t)~(uint32_t)top : 0;
+		*ret_token = (int32_t)~(uint32_t)top;
 		return *ret_token == draft;
 	}
 	*ret_token = draw_target(v, i, top, SAMPLE_TARGET);
@@ -305,19 +305,19 @@ __device__ static uint32_t verify_tokens(
 
 /* ---- rows ---- */
 
-/* Behind n tokens of the slot, the last of which is `last`. */
+/* Behind n tokens of the slot, the last of which is `last`, or -1: of none. */
 __device__ static void move_slot(
 	const struct step_inputs &in, int32_t slot, uint64_t length, uint32_t n, int32_t last)
 {
 	const uint64_t capacity = (uint64_t)in.max_pages * in.page_tokens;
 
-	in.slot_last_token[slot] = last;
+	in.slot_last_token[slot] = max(last, 0);
 	in.slot_length[slot] = (int32_t)min(min(length + n, capacity), (uint64_t)INT32_MAX);
 	for (uint32_t i = 0; i < in.max_drafts; i++)
 		in.slot_drafts[(size_t)slot * in.max_drafts + i] = -1;
 }
 
-/* Returns how many tokens were sampled. */
+/* Returns how many tokens were sampled: none of a row that is not finite. */
 __device__ static uint32_t verify_row(const struct op_verify &a, const struct team &team,
 	struct block_filter &filter, int32_t slot, int32_t *sampled)
 {
@@ -328,7 +328,7 @@ __device__ static uint32_t verify_row(const struct op_verify &a, const struct te
 	const int64_t n_tokens = (int64_t)in.query_start[r + 1] - in.query_start[r];
 	const uint64_t length = (uint64_t)max(in.slot_length[slot], 0);
 	struct team_verification v = {a, team, filter, in.slot_sampling[slot]};
-	uint32_t n_held;
+	uint32_t n_held, n;
 	int32_t last;
 
 	if (verifies && n_tokens < 1)
@@ -341,11 +341,12 @@ __device__ static uint32_t verify_row(const struct op_verify &a, const struct te
 	n_held = verify_tokens(v, writes, sampled, &last);
 	if (!writes)
 		return 0;
+	n = last < 0 ? 1 : 1 + n_held;
 	if (verifies)
-		move_slot(in, slot, length, 1 + n_held, last);
+		move_slot(in, slot, length, n, last);
 	else
-		in.slot_last_token[slot] = last;
-	return 1 + n_held;
+		in.slot_last_token[slot] = max(last, 0);
+	return last < 0 ? 0 : n;
 }
 
 static __global__ void __launch_bounds__(SAMPLE_THREADS)

@@ -86,26 +86,61 @@ static void pass_hidden(uint8_t *data, const json_t *fc)
 		memcpy(data + at + (i * 2 * hidden + hidden + i) * sizeof(one), &one, sizeof(one));
 }
 
-void checkpoint_repeat_last(const struct checkpoint *checkpoint)
+struct weights {
+	FILE *file;
+	uint8_t *bytes, *data; /* of the file; behind its header */
+	size_t size;
+	json_t *header;
+};
+
+static void weights_open(struct weights *w, const struct checkpoint *checkpoint)
 {
 	char path[300];
 	uint64_t n_header;
-	uint8_t *bytes;
-	json_t *header;
-	size_t size;
-	FILE *file;
 
 	snprintf(path, sizeof(path), "%s/model.safetensors", checkpoint->folder);
-	file = fopen(path, "r+e");
-	assert_non_null(file);
-	bytes = read_weights(file, &size);
-	memcpy(&n_header, bytes, sizeof(n_header));
-	header = json_loadb((const char *)bytes + sizeof(n_header), n_header, 0, NULL);
-	assert_non_null(header);
-	memset(bytes + sizeof(n_header) + n_header, 0, size - sizeof(n_header) - n_header);
-	pass_hidden(bytes + sizeof(n_header) + n_header, json_object_get(header, "fc.weight"));
-	assert_int_equal(fwrite(bytes, 1, size, file), size);
-	assert_int_equal(fclose(file), 0);
-	json_decref(header);
-	free(bytes);
+	w->file = fopen(path, "r+e");
+	assert_non_null(w->file);
+	w->bytes = read_weights(w->file, &w->size);
+	memcpy(&n_header, w->bytes, sizeof(n_header));
+	w->data = w->bytes + sizeof(n_header) + n_header;
+	w->header = json_loadb((const char *)w->bytes + sizeof(n_header), n_header, 0, NULL);
+	assert_non_null(w->header);
+}
+
+static void weights_close(struct weights *w)
+{
+	assert_int_equal(fwrite(w->bytes, 1, w->size, w->file), w->size);
+	assert_int_equal(fclose(w->file), 0);
+	json_decref(w->header);
+	free(w->bytes);
+}
+
+void checkpoint_repeat_last(const struct checkpoint *checkpoint)
+{
+	struct weights w;
+
+	weights_open(&w, checkpoint);
+	memset(w.data, 0, w.size - (size_t)(w.data - w.bytes));
+	pass_hidden(w.data, json_object_get(w.header, "fc.weight"));
+	weights_close(&w);
+}
+
+void checkpoint_fill_row(
+	const struct checkpoint *checkpoint, const char *tensor, uint32_t row, uint16_t bf16)
+{
+	struct weights w;
+	const json_t *entry;
+	uint64_t at, rows, cols;
+
+	weights_open(&w, checkpoint);
+	entry = json_object_get(w.header, tensor);
+	assert_string_equal(json_string_value(json_object_get(entry, "dtype")), "BF16");
+	at = (uint64_t)json_integer_value(json_array_get(json_object_get(entry, "data_offsets"), 0));
+	rows = (uint64_t)json_integer_value(json_array_get(json_object_get(entry, "shape"), 0));
+	cols = (uint64_t)json_integer_value(json_array_get(json_object_get(entry, "shape"), 1));
+	assert_true(row < rows);
+	for (uint64_t i = 0; i < cols; i++)
+		memcpy(w.data + at + (row * cols + i) * sizeof(bf16), &bf16, sizeof(bf16));
+	weights_close(&w);
 }

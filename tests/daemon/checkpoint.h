@@ -5,6 +5,8 @@
 /* A model folder with random weights, made by examples/make-checkpoint of the build folder
  * (MIMEO_BUILD). */
 
+#include <stdint.h>
+
 #define CHECKPOINT_OPTIONS_MAX 24
 
 struct checkpoint {
@@ -18,5 +20,9 @@ void checkpoint_remove(struct checkpoint *checkpoint);
 /* The EAGLE draft there says the last token again and again: its weights are 0, but for those that hand the
  * target's hidden state through. What models repeat, it is right about. */
 void checkpoint_repeat_last(const struct checkpoint *checkpoint);
+
+/* The row of that bf16 tensor := the value. */
+void checkpoint_fill_row(
+	const struct checkpoint *checkpoint, const char *tensor, uint32_t row, uint16_t bf16);
 
 #endif

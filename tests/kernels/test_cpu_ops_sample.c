@@ -57,7 +57,7 @@ static int32_t sample_one(const float *logits, uint32_t vocab, const struct slot
 
 	rows_init(&rows, sampling);
 	sample(&rows, logits, 1, vocab, SAMPLE_TARGET);
-	assert_int_equal(rows.last_token[0], rows.sampled[0]);
+	assert_int_equal(rows.last_token[0], rows.sampled[0] < 0 ? 0 : rows.sampled[0]);
 	return rows.sampled[0];
 }
 
@@ -69,18 +69,68 @@ static void test_greedy_takes_the_lowest_id_of_a_tie(void **state)
 	assert_int_equal(sample_one(logits + 3, 3, &greedy), 1);
 }
 
-static void test_sampling_ignores_logits_that_are_not_finite(void **state)
+static void test_a_logit_of_minus_infinity_is_never_drawn(void **state)
 {
-	static const float logits[] = {NAN, -7, INFINITY, -INFINITY, -6, NAN};
-	static const float none[] = {NAN, -INFINITY, INFINITY};
+	static const float logits[] = {-INFINITY, -7, -INFINITY, -INFINITY, -6, -INFINITY};
 	struct slot_sampling s = {.temperature = 1e-3f, .top_p = 1};
 
 	assert_int_equal(sample_one(logits, 6, &greedy), 4);
 	assert_int_equal(sample_one(logits, 6, &s), 4);
 	s.top_k = 3;
 	assert_int_equal(sample_one(logits, 6, &s), 4);
-	assert_int_equal(sample_one(none, 3, &greedy), 0);
-	assert_int_equal(sample_one(none, 3, &s), 0);
+	s = (struct slot_sampling){.temperature = INFINITY, .top_p = 1};
+	for (s.seed = 0; s.seed < 100; s.seed++)
+		assert_true(isfinite(logits[sample_one(logits, 6, &s)]));
+}
+
+static const struct slot_sampling ways[] = {
+	{.top_p = 1},
+	{.temperature = 1, .top_p = 1},
+	{.temperature = 1, .top_p = 1, .min_p = 0.1f},
+	{.temperature = 1, .top_p = 1, .top_k = 3},
+	{.temperature = 1, .top_p = 0.9f},
+};
+
+/* Row 1 has it, rows 0 and 2 are as without it. */
+static void check_not_finite(const struct slot_sampling *s, float bad, uint32_t at)
+{
+	float logits[3 * SMALL_VOCAB];
+	int32_t want[3];
+	struct rows rows;
+
+	rows_init(&rows, s);
+	random_fill_floats(&rng, logits, COUNT_OF(logits));
+	logits[0] = logits[SMALL_VOCAB + 1] = -INFINITY;
+	sample(&rows, logits, 3, SMALL_VOCAB, SAMPLE_TARGET);
+	memcpy(want, rows.sampled, sizeof(want));
+	assert_in_range(want[1], 0, SMALL_VOCAB - 1);
+	logits[SMALL_VOCAB + at] = bad;
+	sample(&rows, logits, 3, SMALL_VOCAB, SAMPLE_TARGET);
+	assert_int_equal(rows.sampled[0], want[0]);
+	assert_int_equal(rows.sampled[1], -1);
+	assert_int_equal(rows.sampled[2], want[2]);
+	assert_int_equal(rows.last_token[0], want[0]);
+	assert_int_equal(rows.last_token[1], 0);
+	assert_int_equal(rows.last_token[2], want[2]);
+}
+
+static void test_a_nan_or_infinity_in_a_row_leaves_that_row_without_a_token(void **state)
+{
+	static const float bad[] = {NAN, -NAN, INFINITY};
+	static const uint32_t at[] = {0, 1, SMALL_VOCAB / 2, SMALL_VOCAB - 1};
+
+	rng = 3;
+	for (size_t i = 0; i < COUNT_OF(ways); i++)
+		for (size_t k = 0; k < COUNT_OF(bad) * COUNT_OF(at); k++)
+			check_not_finite(&ways[i], bad[k / COUNT_OF(at)], at[k % COUNT_OF(at)]);
+}
+
+static void test_a_row_of_minus_infinity_alone_has_no_token(void **state)
+{
+	static const float none[] = {-INFINITY, -INFINITY, -INFINITY};
+
+	for (size_t i = 0; i < COUNT_OF(ways); i++)
+		assert_int_equal(sample_one(none, 3, &ways[i]), -1);
 }
 
 static void test_parameters_out_of_range_keep_the_first_token_or_are_off(void **state)
@@ -457,7 +507,9 @@ static void test_sample_refuses_shapes_that_cannot_be(void **state)
 
 static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_greedy_takes_the_lowest_id_of_a_tie),
-	cmocka_unit_test(test_sampling_ignores_logits_that_are_not_finite),
+	cmocka_unit_test(test_a_logit_of_minus_infinity_is_never_drawn),
+	cmocka_unit_test(test_a_nan_or_infinity_in_a_row_leaves_that_row_without_a_token),
+	cmocka_unit_test(test_a_row_of_minus_infinity_alone_has_no_token),
 	cmocka_unit_test(test_parameters_out_of_range_keep_the_first_token_or_are_off),
 	cmocka_unit_test(test_rows_without_slot_or_flag_touch_no_slot),
 	cmocka_unit_test(test_draws_follow_the_temperature),

@@ -95,7 +95,7 @@ static void test_greedy_takes_drafts_while_they_are_the_arg_max(void **state)
 	rig_deinit(&rig);
 }
 
-static void test_greedy_ties_go_to_the_lowest_id_and_no_logit_to_token_0(void **state)
+static void test_greedy_ties_go_to_the_lowest_id(void **state)
 {
 	struct rig rig;
 
@@ -104,13 +104,8 @@ static void test_greedy_ties_go_to_the_lowest_id_and_no_logit_to_token_0(void **
 	point_at(&rig, 0, 0, 9);
 	point_at(&rig, 0, 0, 5);
 	set_draft(&rig, 1, 0, 9);
-	for (uint32_t i = 0; i < VOCAB; i++)
-		logits_of(&rig, 1, 0)[i] = i % 2 ? NAN : -INFINITY;
-	point_at(&rig, 1, 1, 7);
-	set_draft(&rig, 2, 0, 0);
-	rig_verify(&rig, 2);
+	rig_verify(&rig, 1);
 	assert_row(&rig, 0, (int32_t[]){5, -1, -1, -1, -1});
-	assert_row(&rig, 1, (int32_t[]){0, 7, -1, -1, -1});
 	rig_deinit(&rig);
 }
 
@@ -293,24 +288,130 @@ static void test_drafts_never_drawn_count_as_none(void **state)
 	}
 }
 
-static void test_token_0_is_certain_where_no_logit_is_finite(void **state)
+/* Drafts of a row that hold, whatever is drawn; greedy rows do not look at their logits. */
+static void hold_drafts(struct rig *rig, uint32_t r)
+{
+	for (uint32_t i = 0; i < K; i++) {
+		for (uint32_t id = 0; id < VOCAB; id++) {
+			logits_of(rig, r, i)[id] = id == 4 + i ? 10 : -INFINITY;
+			draft_logits_of(rig, (int32_t)r + 1, i)[id] = logits_of(rig, r, i)[id];
+		}
+		set_draft(rig, (int32_t)r + 1, i, (int32_t)(4 + i));
+	}
+}
+
+static void assert_dropped(const struct rig *rig, uint32_t r)
+{
+	const int32_t slot = (int32_t)r + 1;
+
+	assert_row(rig, r, (int32_t[]){-1, -1, -1, -1, -1});
+	assert_int_equal(rig->in.slot_last_token[slot], 0);
+	assert_int_equal(rig->in.slot_length[slot], r + 3);
+	for (uint32_t i = 0; i < K; i++)
+		assert_int_equal(drafts_of(rig, slot)[i], -1);
+}
+
+/* Of row 1, where drafts hold; of row 3, whose first is rejected; of row 4, which has none. Row 5 does not
+ * look at what is not finite. The others are as without all that. */
+static void check_not_finite(const struct slot_sampling *s, float bad, uint32_t token, uint32_t id)
+{
+	int32_t want[MAX_ROWS][1 + K];
+	struct rig rig;
+	uint8_t *saved;
+
+	set_up(&rig, s);
+	for (uint32_t r = 0; r < MAX_ROWS; r++)
+		hold_drafts(&rig, r);
+	set_draft(&rig, 4, 0, 20);
+	draft_logits_of(&rig, 4, 0)[20] = 10; /* so that it was drawn */
+	set_draft(&rig, 5, 0, -1);
+	set_draft(&rig, 6, 0, -1);
+	saved = rig_save(&rig);
+	rig_verify(&rig, MAX_ROWS);
+	for (uint32_t r = 0; r < MAX_ROWS; r++)
+		memcpy(want[r], sampled_of(&rig, r), sizeof(want[r]));
+	assert_in_range(want[1][K], 0, VOCAB - 1);
+	rig_restore(&rig, saved);
+	logits_of(&rig, 1, token)[id] = bad;
+	logits_of(&rig, 3, 0)[id] = bad;
+	logits_of(&rig, 4, 0)[id] = bad;
+	logits_of(&rig, 5, 1)[id] = bad;
+	rig_verify(&rig, MAX_ROWS);
+	assert_dropped(&rig, 1);
+	assert_dropped(&rig, 3);
+	assert_dropped(&rig, 4);
+	assert_row(&rig, 0, want[0]);
+	assert_row(&rig, 2, want[2]);
+	assert_row(&rig, 5, want[5]);
+	assert_int_equal(rig.in.slot_length[6], 5 + 3);
+	free(saved);
+	rig_deinit(&rig);
+}
+
+static void test_a_nan_or_infinity_in_logits_that_count_leaves_that_row_without_tokens(void **state)
+{
+	static const float bad[] = {NAN, -NAN, INFINITY};
+	static const uint32_t at[] = {0, VOCAB / 2, VOCAB - 1};
+
+	rng = 7;
+	for (size_t i = 0; i < 1 + COUNT_OF(mixed); i++)
+		for (uint32_t token = 0; token <= K; token++)
+			for (size_t k = 0; k < COUNT_OF(bad); k++)
+				check_not_finite(i ? &mixed[i - 1] : &greedy, bad[k], token,
+					at[(k + token) % COUNT_OF(at)]);
+}
+
+static void test_logits_of_minus_infinity_alone_leave_a_row_without_tokens(void **state)
 {
 	struct rig rig;
 
-	rng = 7;
+	rng = 13;
 	set_up(&rig, &warm);
-	for (uint32_t r = 0; r < 2; r++) {
-		for (uint32_t id = 0; id < VOCAB; id++) {
-			logits_of(&rig, r, 0)[id] = NAN;
-			draft_logits_of(&rig, (int32_t)r + 1, 0)[id] = 0;
-		}
-		set_draft(&rig, (int32_t)r + 1, 0, r ? 0 : 5);
+	rig.in.slot_sampling[1] = greedy;
+	for (uint32_t r = 0; r < 3; r++) {
+		hold_drafts(&rig, r);
+		for (uint32_t id = 0; r < 2 && id < VOCAB; id++)
+			logits_of(&rig, r, 1)[id] = -INFINITY;
 	}
-	rig_verify(&rig, 2);
-	assert_int_equal(sampled_of(&rig, 0)[0], 0);
-	assert_int_equal(sampled_of(&rig, 0)[1], -1);
-	assert_int_equal(sampled_of(&rig, 1)[0], 0);
-	assert_in_range(sampled_of(&rig, 1)[1], 0, VOCAB - 1);
+	rig_verify(&rig, 3);
+	assert_dropped(&rig, 0);
+	assert_dropped(&rig, 1);
+	assert_int_equal(sampled_of(&rig, 2)[K - 1], 4 + K - 1);
+	rig_deinit(&rig);
+}
+
+static void test_a_draft_of_logits_that_are_not_finite_counts_as_none(void **state)
+{
+	struct rig rig;
+
+	rng = 14;
+	set_up(&rig, &warm);
+	hold_drafts(&rig, 0);
+	draft_logits_of(&rig, 1, 1)[VOCAB - 1] = NAN;
+	rig_verify(&rig, 1);
+	assert_row(&rig, 0, (int32_t[]){4, 5, -1, -1, -1});
+	rig_deinit(&rig);
+}
+
+/* A row that does not verify, as op_sample has it. */
+static void test_a_row_of_one_token_that_is_not_finite_keeps_its_length(void **state)
+{
+	struct rig rig;
+
+	rng = 15;
+	set_up(&rig, &warm);
+	rig.in.slot_sampling[2] = greedy;
+	for (uint32_t r = 0; r < 2; r++) {
+		rig.in.row_flags[r] = ROW_SAMPLE;
+		logits_of(&rig, r, 0)[9] = r ? INFINITY : NAN;
+	}
+	rig_verify(&rig, 3);
+	for (uint32_t r = 0; r < 2; r++) {
+		assert_row(&rig, r, (int32_t[]){-1, -1, -1, -1, -1});
+		assert_int_equal(rig.in.slot_last_token[r + 1], 0);
+		assert_int_equal(rig.in.slot_length[r + 1], r + 2);
+	}
+	assert_in_range(sampled_of(&rig, 2)[0], 0, VOCAB - 1);
 	rig_deinit(&rig);
 }
 
@@ -459,12 +560,15 @@ static void test_verify_refuses_shapes_that_cannot_be(void **state)
 
 static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_greedy_takes_drafts_while_they_are_the_arg_max),
-	cmocka_unit_test(test_greedy_ties_go_to_the_lowest_id_and_no_logit_to_token_0),
+	cmocka_unit_test(test_greedy_ties_go_to_the_lowest_id),
 	cmocka_unit_test(test_greedy_rows_do_not_touch_draft_logits),
 	cmocka_unit_test(test_sampled_rows_are_verified_by_the_book),
 	cmocka_unit_test(test_without_drafts_a_row_to_verify_gives_what_sampling_gives),
 	cmocka_unit_test(test_drafts_never_drawn_count_as_none),
-	cmocka_unit_test(test_token_0_is_certain_where_no_logit_is_finite),
+	cmocka_unit_test(test_a_nan_or_infinity_in_logits_that_count_leaves_that_row_without_tokens),
+	cmocka_unit_test(test_logits_of_minus_infinity_alone_leave_a_row_without_tokens),
+	cmocka_unit_test(test_a_draft_of_logits_that_are_not_finite_counts_as_none),
+	cmocka_unit_test(test_a_row_of_one_token_that_is_not_finite_keeps_its_length),
 	cmocka_unit_test(test_verification_does_not_depend_on_the_batch),
 	cmocka_unit_test(test_a_draft_is_judged_once),
 	cmocka_unit_test(test_rows_without_slot_or_flag_and_slots_without_row_are_untouched),

@@ -245,14 +245,15 @@ static void random_record(
 	p->record.padded_tokens = p->record.n_tokens;
 }
 
-/* Few logits stand out, the same of the target's and the draft's, so that drafts hold. */
+/* Few logits stand out, the same of the target's and the draft's, so that drafts hold. A few rows are not
+ * finite. */
 static void random_logits(struct world *w)
 {
 	const struct limits *l = &w->l;
 	const size_t n = w->arrays[LOGITS].n / 4, n_draft = w->arrays[DRAFT_LOGITS].n / 4;
 
 	for (size_t i = 0; i < n; i++)
-		w->floats[i] = random_below(&rng, 4000) ? 2 * random_normal(&rng) : NAN;
+		w->floats[i] = random_below(&rng, 4000) ? 2 * random_normal(&rng) : -INFINITY;
 	for (size_t i = 0; i < n / l->vocab; i++) {
 		float *row = w->floats + i * l->vocab;
 
@@ -260,6 +261,8 @@ static void random_logits(struct world *w)
 		row[3 % l->vocab] = row[7 % l->vocab] - (float)random_below(&rng, 3);
 		for (uint32_t k = 0; k < l->vocab && !random_below(&rng, 40); k++)
 			row[k] = k % 2 ? INFINITY : NAN;
+		if (!random_below(&rng, 60))
+			row[random_below(&rng, l->vocab)] = i % 2 ? INFINITY : NAN;
 	}
 	both_put(&w->arrays[LOGITS], w->floats);
 	for (size_t i = 0; i < n_draft; i++)

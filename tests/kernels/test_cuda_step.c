@@ -300,7 +300,9 @@ static void test_rope_behind_a_recorded_prepare_uses_its_positions(void **state)
 
 enum { SAMPLE_ROWS = 48, SAMPLE_SLOTS = 64 };
 
-enum shape { NORMAL, WIDE, TIED, FLAT, BROKEN, NONE_FINITE, N_SHAPES };
+enum shape { NORMAL, WIDE, TIED, FLAT, HOLED, NONE_FINITE, N_SHAPES };
+
+static const float not_finite[] = {NAN, -NAN, INFINITY};
 
 static float random_logit(enum shape shape)
 {
@@ -313,12 +315,10 @@ static float random_logit(enum shape shape)
 		return roundf(random_normal(&rng) * 2);
 	case FLAT:
 		return random_below(&rng, 2) ? 0.0f : -0.0f;
-	case BROKEN:
+	case HOLED:
 		switch (random_below(&rng, 8)) {
 		case 0:
-			return NAN;
 		case 1:
-			return INFINITY;
 		case 2:
 			return -INFINITY;
 		case 3:
@@ -326,7 +326,7 @@ static float random_logit(enum shape shape)
 		}
 		return random_normal(&rng);
 	default:
-		return random_below(&rng, 2) ? NAN : INFINITY;
+		return -INFINITY;
 	}
 }
 
@@ -375,6 +375,9 @@ static void random_logits(float *logits, uint32_t n_rows, uint32_t vocab)
 
 		for (uint32_t i = 0; i < vocab; i++)
 			logits[(size_t)r * vocab + i] = random_logit(shape);
+		if (!random_below(&rng, 6))
+			logits[(size_t)r * vocab + random_below(&rng, vocab)] =
+				not_finite[random_below(&rng, COUNT_OF(not_finite))];
 	}
 }
 
@@ -446,6 +449,79 @@ static void test_sample_draws_the_oracles_tokens_from_large_vocabularies(void **
 	check_sample_vocab(151936, 5, 6);
 }
 
+/* What the device gives for these rows, each with such a place; each row's token, or -1. */
+static void sample_rows(const float *values, uint32_t n_rows, uint32_t vocab,
+	const struct slot_sampling *s, int32_t *ret_sampled, int32_t *ret_last)
+{
+	const struct mark mark = mark_here();
+	const size_t bytes = n_rows * sizeof(int32_t);
+	struct slot_sampling *sampling = scratch(n_rows * sizeof(*sampling));
+	int32_t *numbers = scratch(bytes), *flags = scratch(bytes);
+
+	for (uint32_t r = 0; r < n_rows; r++) {
+		sampling[r] = *s;
+		numbers[r] = (int32_t)r;
+		flags[r] = ROW_SAMPLE;
+	}
+	struct both logits = both_of(values, (size_t)n_rows * vocab * sizeof(*values));
+	struct both slots = both_of(numbers, bytes), row_flags = both_of(flags, bytes);
+	struct both samplings = both_of(sampling, n_rows * sizeof(*sampling));
+	struct both sampled = both_new(BYTES, bytes), last = both_new(BYTES, bytes);
+	struct op_sample a = {
+		.logits = logits.at[CUDA],
+		.n_rows = n_rows,
+		.vocab = vocab,
+		.sampled = sampled.at[CUDA],
+		.inputs = {.max_rows = n_rows,
+			.max_slots = n_rows,
+			.row_slot = slots.at[CUDA],
+			.row_flags = row_flags.at[CUDA],
+			.seq_lens = slots.at[CUDA],
+			.slot_sampling = samplings.at[CUDA],
+			.slot_last_token = last.at[CUDA]},
+	};
+
+	RUN(CUDA, sample, &a);
+	both_copy(CUDA, ret_sampled, sampled.at[CUDA], bytes);
+	both_copy(CUDA, ret_last, last.at[CUDA], bytes);
+	release_to(mark);
+}
+
+/* Every second row has a NaN or an infinity at one place: the first, the last, one between. */
+static void check_not_finite(uint32_t vocab, const struct slot_sampling *s)
+{
+	enum { N = 1 + 2 * 3 * 5 };
+	const struct mark mark = mark_here();
+	const uint32_t places[] = {0, 1, vocab / 2, vocab - 2, vocab - 1};
+	float *values = scratch((size_t)N * vocab * sizeof(*values));
+	int32_t want[N], want_last[N], got[N], last[N];
+
+	random_fill_floats(&rng, values, (size_t)N * vocab);
+	sample_rows(values, N, vocab, s, want, want_last);
+	for (uint32_t i = 0; i < N / 2; i++)
+		values[(size_t)(1 + 2 * i) * vocab + places[i % 5]] = not_finite[i / 5];
+	sample_rows(values, N, vocab, s, got, last);
+	for (uint32_t r = 0; r < N; r++) {
+		assert_int_equal(got[r], r % 2 ? -1 : want[r]);
+		assert_int_equal(last[r], r % 2 ? 0 : want[r]);
+		assert_in_range(want[r], 0, vocab - 1);
+	}
+	release_to(mark);
+}
+
+static void test_sample_gives_no_token_for_a_row_with_a_nan_or_infinity_anywhere(void **state)
+{
+	static const uint32_t vocabs[] = {5, 1000, 8192, 32003, 128256};
+	static const struct slot_sampling ways[] = {
+		{.top_p = 1},
+		{.temperature = 1, .top_p = 1},
+		{.temperature = 1, .top_p = 0.9f, .top_k = 50},
+	};
+
+	for (size_t i = 0; i < COUNT_OF(vocabs) * COUNT_OF(ways); i++)
+		check_not_finite(vocabs[i / COUNT_OF(ways)], &ways[i % COUNT_OF(ways)]);
+}
+
 static void test_sample_of_no_rows_writes_nothing(void **state)
 {
 	check_sample_vocab(100, 0, 1);
@@ -459,6 +535,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_rope_behind_a_recorded_prepare_uses_its_positions),
 	cmocka_unit_test(test_sample_draws_the_oracles_tokens_from_small_vocabularies),
 	cmocka_unit_test(test_sample_draws_the_oracles_tokens_from_large_vocabularies),
+	cmocka_unit_test(test_sample_gives_no_token_for_a_row_with_a_nan_or_infinity_anywhere),
 	cmocka_unit_test(test_sample_of_no_rows_writes_nothing),
 };
 

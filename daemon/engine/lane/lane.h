@@ -24,7 +24,7 @@ struct inflight_row {
 	struct sequence *sequence;
 	bool sample;
 	bool last;      /* completes the sequence's target */
-	bool verify;    /* its draft tokens are verified: it yields 1 ... 1 + n_drafts tokens */
+	bool verify;    /* its draft tokens are verified: it yields 1 ... 1 + n_drafts tokens, or none */
 	int32_t result; /* index into the inputs slot's logits and hidden, or -1 */
 };
 

@@ -3,7 +3,10 @@
  * The results of steps, oldest first: tokens, logits and hidden states go from the outbox to the
  * requests that the rows are of, and what the step held goes back when it has completed, which with a
  * draft is later. No allocation, no lock; a system call only for a client that sleeps (the head of step.c
- * has the whole account).
+ * has the whole account), and for a model's one warning.
+ *
+ * A row that samples and has no token had logits that are not finite (kernels/ops.h, op_sample). Its
+ * request ends, unless it is a step that asks for no tokens.
  */
 #include "daemon/engine/lane/lane.h"
 
@@ -15,6 +18,15 @@
 #include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/finish.h"
 #include "daemon/engine/requests/sequence.h"
+#include "daemon/output/log.h"
+
+static void results_count_not_finite(struct runner *runner)
+{
+	if (!counter_read(&runner->n_not_finite))
+		log_warn("model %s: logits are not finite: is its checkpoint damaged, or too large for bf16? "
+			"Check it on the cpu device", runner->options.name);
+	counter_add(&runner->n_not_finite, 1);
+}
 
 static bool results_is_stop(const struct request *request, int32_t token)
 {
@@ -78,6 +90,12 @@ static void results_take_step_row(struct request *request, struct sequence *s, c
 	if (!row->last)
 		return;
 	results_take_prompt(request, request->n_prompt + request->rows[s->row].n_tokens);
+	if (token < 0)
+		results_count_not_finite(s->runner);
+	if (token < 0 && request->want_tokens) {
+		finish_request(request, MIMEO_E_NOT_FINITE, MIMEO_FINISH_NONE, NULL);
+		return;
+	}
 	if (request->want_tokens)
 		request->out_tokens[s->row] = token;
 	assert(request->n_rows_left > 0);
@@ -94,8 +112,8 @@ static uint32_t results_prompt_done(const struct sequence *s, const struct reque
 	return end > start ? end - start : 0;
 }
 
-/* The row's token, or of one that verified the accepted draft tokens and the one behind them: the host
- * counted one. Tokens behind the request's end are dropped. */
+/* The row's token, or of one that verified the accepted draft tokens and the one behind them, or none: the
+ * host counted one. Tokens behind the request's end are dropped. */
 static void results_take_tokens(struct request *request, struct sequence *s, const struct inflight_row *row,
 	const int32_t *sampled)
 {
@@ -107,6 +125,11 @@ static void results_take_tokens(struct request *request, struct sequence *s, con
 	assert(s->n_pending > 0);
 	assert(n == 1 || s->n_drafts);
 	s->n_pending--;
+	if (sampled[0] < 0) {
+		results_count_not_finite(s->runner);
+		finish_request(request, MIMEO_E_NOT_FINITE, MIMEO_FINISH_ERROR, NULL);
+		return;
+	}
 	s->n_computed += n - 1;
 	s->n_drafted += s->n_drafts ? n - 1 : 0;
 	while (taken < n && s->request == request)

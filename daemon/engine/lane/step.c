@@ -18,7 +18,8 @@
  *	0 allocations, 0 locks, 0 system calls while lane and clients spin; one doorbell write for each
  *	  client that sleeps, one sleep of the engine's (idle.c), behind a step of unknown length an
  *	  event and, on the stream beside the lane, a wait and a host function; and once in a model's
- *	  life a log line that its draft model is of no use or its graphs too narrow
+ *	  life a log line that its draft model is of no use, its graphs too narrow, or its logits not
+ *	  finite
  *
  * Step k + 1 is launched before the host has read step k's tokens: its decode rows take their token
  * from the slot, where step k's sampling put it. A stop condition seen late costs one discarded row.

@@ -62,7 +62,7 @@ struct runner {
 	struct slots slots;
 	uint64_t launched, completed; /* step numbers, from 1 */
 	_Atomic uint32_t pages_free;
-	_Atomic uint64_t n_tokens_out, n_steps;
+	_Atomic uint64_t n_tokens_out, n_steps, n_not_finite;
 	_Atomic uint64_t n_eager[N_EAGER_REASONS];
 	struct speculation_counters speculation;
 };

@@ -38,6 +38,7 @@ enum mimeo_status {
 	MIMEO_E_UNSUPPORTED = -10,     /* this daemon or model cannot do that */
 	MIMEO_E_UNKNOWN_BUFFER = -11,  /* the device buffer is not open in this session */
 	MIMEO_E_DENIED = -12,          /* the daemon's configuration does not allow that */
+	MIMEO_E_NOT_FINITE = -13,      /* NaN or infinity in the logits: there is no token */
 
 	/* this session: -100 ... -199 */
 	MIMEO_E_GONE = -100,     /* the daemon died or closed the session */
