@@ -106,7 +106,7 @@ static void handshake_finish(struct greeting *greeting, uint32_t length)
 		return;
 	}
 
-	assert(greeting->source && greeting->fd >= 0);
+	assert(greeting->fd >= 0);
 	loop_remove(serve->loop, greeting->source);
 	greeting->source = NULL;
 	int rc = attach_session(serve, greeting->fd, &greeting->peer, &hello);
@@ -140,19 +140,18 @@ static bool handshake_advance(struct greeting *greeting)
 	return true;
 }
 
-static void handshake_on_socket(void *userdata, struct loop_source *source, uint32_t events)
+/* Take what has arrived. True if the greeting is over. */
+static bool handshake_read(struct greeting *greeting)
 {
-	struct greeting *greeting = userdata;
-
 	for (;;) {
 		ssize_t n = closer_receive(greeting->fd, greeting->bytes + greeting->n_bytes,
 			sizeof(greeting->bytes) - greeting->n_bytes, NULL);
 
 		if (n == -EAGAIN)
-			return;
+			return false;
 		if (n == -EBADMSG) {
 			handshake_refuse(greeting, MIMEO_E_PROTOCOL, "descriptors came with HELLO");
-			return;
+			return true;
 		}
 		if (n <= 0) {
 			if (greeting->n_bytes > 0)
@@ -161,13 +160,18 @@ static void handshake_on_socket(void *userdata, struct loop_source *source, uint
 					(int)greeting->peer.pid, (unsigned)greeting->peer.uid,
 					greeting->n_bytes, greeting->n_bytes == 1 ? "" : "s");
 			handshake_free(greeting);
-			return;
+			return true;
 		}
 		greeting->n_bytes += (uint32_t)n;
 		assert(greeting->n_bytes <= sizeof(greeting->bytes));
 		if (handshake_advance(greeting))
-			return;
+			return true;
 	}
+}
+
+static void handshake_on_socket(void *userdata, struct loop_source *source, uint32_t events)
+{
+	handshake_read(userdata);
 }
 
 void handshake_expire(struct serve *serve, int64_t now_ms)
@@ -176,7 +180,8 @@ void handshake_expire(struct serve *serve, int64_t now_ms)
 	char text[MSG_TEXT_MAX];
 
 	DL_FOREACH_SAFE (serve->greetings, greeting, next) {
-		if (now_ms < greeting->deadline_ms)
+		/* A loop that is behind may not have seen that it came. */
+		if (now_ms < greeting->deadline_ms || handshake_read(greeting))
 			continue;
 		snprintf(text, sizeof(text), "no HELLO within %u ms, only %u byte%s",
 			serve->options.handshake_timeout_ms, greeting->n_bytes,
@@ -187,56 +192,54 @@ void handshake_expire(struct serve *serve, int64_t now_ms)
 
 /* ---- accept ---- */
 
-static bool handshake_has_place(struct serve *serve, uid_t uid)
+/* Whether there are more greetings than may be, and which limit that is. */
+static bool handshake_is_excess(const struct greeting *greeting, char text[static MSG_TEXT_MAX])
 {
-	const struct greeting *greeting;
+	const struct serve *serve = greeting->serve;
+	bool all = serve->n_greetings > GREETINGS_MAX;
+	const struct greeting *other;
 	uint32_t n = 0;
 
-	DL_FOREACH (serve->greetings, greeting)
-		n += greeting->peer.uid == uid;
-	return n < GREETINGS_PER_UID && serve->n_greetings < GREETINGS_MAX &&
-		!closer_is_full(serve->closer, uid);
+	DL_FOREACH (serve->greetings, other)
+		n += other->peer.uid == greeting->peer.uid;
+	snprintf(text, MSG_TEXT_MAX, "%u other clients%s are connecting at this moment; try again",
+		all ? GREETINGS_MAX : GREETINGS_PER_UID, all ? "" : " of yours");
+	return all || n > GREETINGS_PER_UID;
 }
 
-/* Why there is no place, or no memory for one. */
-static void handshake_describe_full(
-	struct serve *serve, uid_t uid, bool place, char text[static MSG_TEXT_MAX])
+/* A peer that gets no greeting. Closes fd. */
+static void handshake_turn_away(
+	struct serve *serve, int fd, struct socket_peer *peer, const char *text)
 {
-	bool all = serve->n_greetings == GREETINGS_MAX;
-
-	if (place)
-		snprintf(text, MSG_TEXT_MAX, "no memory for another client");
-	else if (closer_is_full(serve->closer, uid))
-		snprintf(text, MSG_TEXT_MAX,
-			"descriptors that your clients sent do not close: %u", CLOSER_MAX_PER_UID);
-	else
-		snprintf(text, MSG_TEXT_MAX, "%u other clients%s are connecting at this moment; try again",
-			all ? GREETINGS_MAX : GREETINGS_PER_UID, all ? "" : " of yours");
+	serve_complain(serve, "pid %d, uid %u: refused: %s", (int)peer->pid, (unsigned)peer->uid,
+		text);
+	serve->n_refused++;
+	welcome_refuse(serve, fd, MIMEO_E_QUOTA, text);
+	cleanup_close(&peer->pidfd);
+	closer_hang_up(serve->closer, fd, peer->uid);
 }
 
-/* Takes fd over. */
-static void handshake_begin(struct serve *serve, int fd)
+/* Takes fd over. NULL: it was closed. */
+static struct greeting *handshake_new(struct serve *serve, int fd)
 {
 	struct socket_peer peer;
 	struct greeting *greeting;
+	char text[MSG_TEXT_MAX];
 
 	if (socket_peer(fd, &peer) < 0) {
 		closer_hang_up(serve->closer, fd, (uid_t)-1);
-		return;
+		return NULL;
 	}
-	bool place = handshake_has_place(serve, peer.uid);
-	greeting = place ? calloc(1, sizeof(*greeting)) : NULL;
+	if (closer_is_full(serve->closer, peer.uid)) {
+		snprintf(text, sizeof(text), "descriptors that your clients sent do not close: %u",
+			CLOSER_MAX_PER_UID);
+		handshake_turn_away(serve, fd, &peer, text);
+		return NULL;
+	}
+	greeting = calloc(1, sizeof(*greeting));
 	if (!greeting) {
-		char text[MSG_TEXT_MAX];
-
-		handshake_describe_full(serve, peer.uid, place, text);
-		serve_complain(serve, "pid %d, uid %u: refused: %s", (int)peer.pid,
-			(unsigned)peer.uid, text);
-		serve->n_refused++;
-		welcome_refuse(serve, fd, MIMEO_E_QUOTA, text);
-		cleanup_close(&peer.pidfd);
-		closer_hang_up(serve->closer, fd, peer.uid);
-		return;
+		handshake_turn_away(serve, fd, &peer, "no memory for another client");
+		return NULL;
 	}
 	greeting->serve = serve;
 	greeting->peer = peer;
@@ -244,6 +247,21 @@ static void handshake_begin(struct serve *serve, int fd)
 	greeting->deadline_ms = serve_now_ms() + serve->options.handshake_timeout_ms;
 	DL_APPEND(serve->greetings, greeting);
 	serve->n_greetings++;
+	return greeting;
+}
+
+/* Takes fd over. A HELLO that is there already needs no place, however many connections are silent. */
+static void handshake_begin(struct serve *serve, int fd)
+{
+	struct greeting *greeting = handshake_new(serve, fd);
+	char text[MSG_TEXT_MAX];
+
+	if (!greeting || handshake_read(greeting))
+		return;
+	if (handshake_is_excess(greeting, text)) {
+		handshake_refuse(greeting, MIMEO_E_QUOTA, text);
+		return;
+	}
 	assert(serve->n_greetings <= GREETINGS_MAX);
 	if (loop_add(serve->loop, fd, EPOLLIN | EPOLLRDHUP, handshake_on_socket, greeting,
 		    &greeting->source) < 0)

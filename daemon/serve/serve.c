@@ -178,14 +178,12 @@ static void serve_on_report(void *userdata, struct loop_source *source, uint32_t
 		serve_handle_report(serve, &report);
 }
 
-static void serve_on_client(void *userdata, struct loop_source *source, uint32_t events)
+/* With io_uring each connect is an event of its own: accepting here would take many budgets in one turn. */
+static void serve_on_listener(void *userdata, struct loop_source *source, uint32_t events)
 {
-	handshake_accept(userdata);
-}
+	struct serve *serve = userdata;
 
-static void serve_on_operator(void *userdata, struct loop_source *source, uint32_t events)
-{
-	operators_accept(userdata);
+	serve->accept_more = true;
 }
 
 static void serve_on_tick(void *userdata, struct loop_source *source, uint32_t events)
@@ -353,11 +351,11 @@ static void serve_announce(struct serve *serve)
 int serve_run(struct serve *serve)
 {
 	assert(serve->state == SERVE_STARTING);
-	int rc = serve_listen(serve, serve->admin_socket, serve_on_operator, &serve->admin_listener,
+	int rc = serve_listen(serve, serve->admin_socket, serve_on_listener, &serve->admin_listener,
 		&serve->admin_source);
 	if (rc < 0)
 		return rc;
-	rc = serve_listen(serve, serve->socket, serve_on_client, &serve->listener,
+	rc = serve_listen(serve, serve->socket, serve_on_listener, &serve->listener,
 		&serve->listener_source);
 	if (rc < 0)
 		return rc;
