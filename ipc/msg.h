@@ -38,7 +38,7 @@
 #define MSG_DEPTH_MAX 8
 #define MSG_TEXT_MAX 256
 #define MSG_CALL_MAX 512u /* a call on a session's socket, behind its length */
-#define MSG_PROTOCOL_VERSION 3u
+#define MSG_PROTOCOL_VERSION 4u
 
 /* Fields of all headers: X(constant, key, name). Keys of one message differ; gaps separate subjects. */
 #define MSG_FIELDS(X)                                                                              \
@@ -79,6 +79,7 @@
 	X(MODELS, 40, "models")                                                                    \
 	X(STATUS, 41, "status")                                                                    \
 	X(TEXT, 42, "text")                                                                        \
+	X(WAIT_MS, 43, "wait_ms")                                                                  \
 	X(VOCAB_SIZE, 64, "vocab_size")                                                            \
 	X(HIDDEN_SIZE, 65, "hidden_size")                                                          \
 	X(MAX_SEQ_LEN, 66, "max_seq_len")                                                          \
@@ -158,6 +159,7 @@ struct msg_hello {
 	uint32_t features; /* 0 */
 	uint32_t entries;
 	uint64_t arena_bytes;
+	uint32_t wait_ms; /* how long the client waits in line where a limit is reached; 0: not at all */
 	char name[32];
 };
 

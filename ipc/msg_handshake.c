@@ -28,6 +28,7 @@ static const struct msg_entry hello_entries[] = {
 	MSG_ENTRY_FLAGS(MSG_FEATURES, struct msg_hello, features, 0),
 	MSG_ENTRY_U32(MSG_ENTRIES, struct msg_hello, entries, RING_ENTRIES_MIN, RING_ENTRIES_MAX),
 	MSG_ENTRY_U64(MSG_ARENA_BYTES, struct msg_hello, arena_bytes),
+	MSG_ENTRY_U32(MSG_WAIT_MS, struct msg_hello, wait_ms, 0, UINT32_MAX),
 	MSG_ENTRY_TEXT(MSG_NAME, struct msg_hello, name),
 };
 const struct msg_table msg_hello_table = MSG_TABLE(struct msg_hello, hello_entries,

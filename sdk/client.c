@@ -115,12 +115,14 @@ static int client_connect_failed(const char *path, int error, char text[static M
 }
 
 /* A daemon that refuses the client may close before it reads HELLO: its answer has still arrived. */
-static int client_send_hello(int fd, const struct mimeo_config *config)
+static int client_send_hello(int fd, const struct mimeo_config *config, unsigned left_ms)
 {
 	struct msg_hello hello = {
 		.version = MSG_PROTOCOL_VERSION,
 		.entries = config->entries,
 		.arena_bytes = config->arena_bytes,
+		/* The rest is for the daemon's refusal to arrive, which says what was waited for. */
+		.wait_ms = left_ms - left_ms / 8,
 	};
 	uint8_t buffer[MSG_HEADER_MAX];
 
@@ -265,15 +267,13 @@ static int client_attach(struct mimeo *m, const struct mimeo_config *config, con
 	m->socket = socket_connect(path, config->connect_timeout_ms);
 	if (m->socket < 0)
 		return client_connect_failed(path, m->socket, text);
-	int rc = client_send_hello(m->socket, config);
+	uint64_t spent_ms = (clock_ns() - start) / 1000000;
+	unsigned left_ms = spent_ms < config->connect_timeout_ms
+		? config->connect_timeout_ms - (unsigned)spent_ms : 0;
+	int rc = client_send_hello(m->socket, config, left_ms);
 	if (rc < 0)
 		return rc;
-
-	uint64_t spent_ms = (clock_ns() - start) / 1000000;
-	rc = client_receive_welcome(m, path,
-		spent_ms < config->connect_timeout_ms
-			? config->connect_timeout_ms - (unsigned)spent_ms : 0,
-		&welcome, fds);
+	rc = client_receive_welcome(m, path, left_ms, &welcome, fds);
 	if (rc < 0) {
 		memcpy(text, welcome.text, MSG_TEXT_MAX);
 		return rc;

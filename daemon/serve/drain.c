@@ -61,6 +61,7 @@ void drain_begin(struct serve *serve, const char *why)
 	if (serve->state != SERVE_SERVING)
 		return;
 	serve->state = SERVE_DRAINING;
+	serve->line_moves = true; /* to be refused */
 	assert(!serve->drain_timer && !serve->ending);
 	log_info("%s, draining: requests in flight: %u, sessions: %u", why, n, serve->n_sessions);
 	notify_stopping();

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,12 +22,12 @@
 
 /*
  * From accept to WELCOME. The peer is untrusted: it gets one buffer of HELLO_BYTES_MAX, one deadline and
- * its user's share of GREETINGS_MAX. Anything but a HELLO in time is answered, if the socket has
- * space, and closed.
+ * its user's share of max_greetings. Anything but a HELLO in time is answered, if the socket has
+ * space, and closed. A HELLO that exceeds a limit now, and says that it waits, stays in line: each
+ * session that ends lets the first one in for which there is a place.
  */
 
-#define GREETINGS_MAX 256u
-#define GREETINGS_PER_UID 32u
+#define GREETINGS_PER_UID(serve) ((serve)->options.max_greetings / 4)
 #define HELLO_BYTES_MAX 1024u /* behind the length; a HELLO has some 60 */
 
 struct greeting {
@@ -35,6 +36,8 @@ struct greeting {
 	struct socket_peer peer;
 	int fd;
 	int64_t deadline_ms;
+	bool in_line; /* hello is complete and waits for a place */
+	struct msg_hello hello;
 	uint32_t n_bytes;
 	uint8_t bytes[4 + HELLO_BYTES_MAX + 1]; /* one more than allowed, to see that it came */
 	struct greeting *prev, *next;
@@ -50,9 +53,10 @@ static void handshake_free(struct greeting *greeting)
 	if (greeting->fd >= 0)
 		closer_hang_up(serve->closer, greeting->fd, greeting->peer.uid);
 	cleanup_close(&greeting->peer.pidfd);
-	assert(serve->n_greetings > 0);
+	assert(serve->n_greetings > 0 && serve->n_in_line >= greeting->in_line);
 	DL_DELETE(serve->greetings, greeting);
 	serve->n_greetings--;
+	serve->n_in_line -= greeting->in_line;
 	free(greeting);
 }
 
@@ -88,28 +92,16 @@ static void handshake_describe(int status, const struct msg_detail *detail, char
 		snprintf(text, MSG_TEXT_MAX, "HELLO is not Mimeo's protocol");
 }
 
-/* HELLO is complete: make a session, or refuse. */
-static void handshake_finish(struct greeting *greeting, uint32_t length)
+/* HELLO may be admitted: make a session. */
+static void handshake_admit(struct greeting *greeting)
 {
 	struct serve *serve = greeting->serve;
-	struct msg_hello hello;
-	struct msg_detail detail = {0};
 	char text[MSG_TEXT_MAX];
-
-	int status = msg_hello_decode(serve->codec, greeting->bytes + 4, length, &hello, &detail);
-	if (status < 0)
-		handshake_describe(status, &detail, text);
-	else
-		status = welcome_admit(serve, &greeting->peer, &hello, text);
-	if (status < 0) {
-		handshake_refuse(greeting, status, text);
-		return;
-	}
 
 	assert(greeting->fd >= 0);
 	loop_remove(serve->loop, greeting->source);
 	greeting->source = NULL;
-	int rc = attach_session(serve, greeting->fd, &greeting->peer, &hello);
+	int rc = attach_session(serve, greeting->fd, &greeting->peer, &greeting->hello);
 	if (rc < 0) {
 		snprintf(text, sizeof(text), "no session could be made: %s", strerror(-rc));
 		handshake_refuse(greeting, MIMEO_E_NO_MEMORY, text);
@@ -118,6 +110,79 @@ static void handshake_finish(struct greeting *greeting, uint32_t length)
 	greeting->fd = -1;
 	greeting->peer.pidfd = -1;
 	handshake_free(greeting);
+}
+
+/* The limit that it exceeds leaves space for it once others have ended. */
+static bool handshake_may_wait(const struct greeting *greeting, int status)
+{
+	const struct msg_hello *hello = &greeting->hello;
+
+	return status == MIMEO_E_QUOTA && hello->wait_ms > 0 &&
+		region_bytes(hello->entries, hello->arena_bytes) <=
+			greeting->serve->options.max_shared_bytes;
+}
+
+/* HELLO is complete: make a session, refuse, or put it in line. True if the greeting is over. */
+static bool handshake_finish(struct greeting *greeting, uint32_t length)
+{
+	struct serve *serve = greeting->serve;
+	struct msg_detail detail = {0};
+	char text[MSG_TEXT_MAX];
+
+	int status = msg_hello_decode(
+		serve->codec, greeting->bytes + 4, length, &greeting->hello, &detail);
+	if (status < 0)
+		handshake_describe(status, &detail, text);
+	else
+		status = welcome_admit(serve, &greeting->peer, &greeting->hello, text);
+	/* A place that became free in this turn belongs to the line. */
+	bool behind = status == 0 && serve->line_moves && greeting->hello.wait_ms > 0;
+	if (behind || handshake_may_wait(greeting, status)) {
+		greeting->in_line = true;
+		greeting->deadline_ms = serve_now_ms() + greeting->hello.wait_ms;
+		serve->n_in_line++;
+		return false;
+	}
+	if (status < 0)
+		handshake_refuse(greeting, status, text);
+	else
+		handshake_admit(greeting);
+	return true;
+}
+
+void handshake_move_line(struct serve *serve)
+{
+	struct greeting *greeting, *next;
+	char text[MSG_TEXT_MAX];
+
+	serve->line_moves = false;
+	if (serve->n_in_line == 0)
+		return;
+	DL_FOREACH_SAFE (serve->greetings, greeting, next) {
+		if (!greeting->in_line)
+			continue;
+		int status = welcome_admit(serve, &greeting->peer, &greeting->hello, text);
+
+		if (status == 0)
+			handshake_admit(greeting);
+		else if (!handshake_may_wait(greeting, status))
+			handshake_refuse(greeting, status, text);
+	}
+}
+
+int handshake_wait_ms(const struct serve *serve)
+{
+	const struct greeting *greeting;
+	int64_t first = INT64_MAX, left;
+
+	if (serve->n_in_line == 0)
+		return -1;
+	DL_FOREACH (serve->greetings, greeting) {
+		if (greeting->in_line && greeting->deadline_ms < first)
+			first = greeting->deadline_ms;
+	}
+	left = first - serve_now_ms();
+	return left < 0 ? 0 : left > INT_MAX ? INT_MAX : (int)left;
 }
 
 /* Handle the bytes so far. True if the greeting is over. */
@@ -136,7 +201,7 @@ static bool handshake_advance(struct greeting *greeting)
 	if (rc < 0)
 		handshake_refuse(greeting, MIMEO_E_PROTOCOL, text);
 	else
-		handshake_finish(greeting, length);
+		return handshake_finish(greeting, length);
 	return true;
 }
 
@@ -183,10 +248,16 @@ void handshake_expire(struct serve *serve, int64_t now_ms)
 		/* A loop that is behind may not have seen that it came. */
 		if (now_ms < greeting->deadline_ms || handshake_read(greeting))
 			continue;
+		int status = MIMEO_E_PROTOCOL;
 		snprintf(text, sizeof(text), "no HELLO within %u ms, only %u byte%s",
 			serve->options.handshake_timeout_ms, greeting->n_bytes,
 			greeting->n_bytes == 1 ? "" : "s");
-		handshake_refuse(greeting, MIMEO_E_PROTOCOL, text);
+		if (greeting->in_line)
+			status = welcome_admit(serve, &greeting->peer, &greeting->hello, text);
+		if (status == 0)
+			handshake_admit(greeting);
+		else
+			handshake_refuse(greeting, status, text);
 	}
 }
 
@@ -196,15 +267,16 @@ void handshake_expire(struct serve *serve, int64_t now_ms)
 static bool handshake_is_excess(const struct greeting *greeting, char text[static MSG_TEXT_MAX])
 {
 	const struct serve *serve = greeting->serve;
-	bool all = serve->n_greetings > GREETINGS_MAX;
+	uint32_t of_uid = GREETINGS_PER_UID(serve), most = serve->options.max_greetings;
+	bool all = serve->n_greetings > most;
 	const struct greeting *other;
 	uint32_t n = 0;
 
 	DL_FOREACH (serve->greetings, other)
 		n += other->peer.uid == greeting->peer.uid;
 	snprintf(text, MSG_TEXT_MAX, "%u other clients%s are connecting at this moment; try again",
-		all ? GREETINGS_MAX : GREETINGS_PER_UID, all ? "" : " of yours");
-	return all || n > GREETINGS_PER_UID;
+		all ? most : of_uid, all ? "" : " of yours");
+	return all || n > of_uid;
 }
 
 /* A peer that gets no greeting. Closes fd. */
@@ -262,7 +334,6 @@ static void handshake_begin(struct serve *serve, int fd)
 		handshake_refuse(greeting, MIMEO_E_QUOTA, text);
 		return;
 	}
-	assert(serve->n_greetings <= GREETINGS_MAX);
 	if (loop_add(serve->loop, fd, EPOLLIN | EPOLLRDHUP, handshake_on_socket, greeting,
 		    &greeting->source) < 0)
 		handshake_free(greeting);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <utlist.h>
@@ -28,6 +29,8 @@
 
 #define HANDSHAKE_TIMEOUT_MS 5000u
 #define COMPLAINTS_PER_SECOND 5u
+#define GREETINGS_LEAST 128u
+#define GREETINGS_MOST 1024u
 
 /* ---- signals ---- */
 
@@ -131,6 +134,7 @@ static void serve_device_lost(struct serve *serve, const char *text)
 	assert(serve->state != SERVE_FAILED);
 	log_error("device lost: %s: every request was ended, the daemon exits", text);
 	serve->state = SERVE_FAILED;
+	serve->line_moves = true;
 	serve->result |= SERVE_DEVICE_LOST;
 	operators_report_drain(serve, MIMEO_E_DEVICE_LOST, "device lost: every request was ended");
 	notify_status("device lost");
@@ -254,6 +258,16 @@ static int serve_init(struct serve *serve)
 	return serve_add_sources(serve);
 }
 
+/* A greeting has two descriptors. */
+static uint32_t serve_max_greetings(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur < 8 * GREETINGS_LEAST)
+		return GREETINGS_LEAST;
+	return limit.rlim_cur < 8 * GREETINGS_MOST ? (uint32_t)(limit.rlim_cur / 8) : GREETINGS_MOST;
+}
+
 DEFINE_CLEANUP(serve, struct serve, serve_free)
 
 int serve_new(const struct serve_options *options, struct serve **ret)
@@ -265,6 +279,8 @@ int serve_new(const struct serve_options *options, struct serve **ret)
 	serve->options = *options;
 	if (serve->options.handshake_timeout_ms == 0)
 		serve->options.handshake_timeout_ms = HANDSHAKE_TIMEOUT_MS;
+	if (serve->options.max_greetings == 0)
+		serve->options.max_greetings = serve_max_greetings();
 	serve->listener = serve->admin_listener = -1;
 	serve->detach_deadline_ms = INT64_MAX;
 	serve->started_ms = serve_now_ms();
@@ -348,6 +364,13 @@ static void serve_announce(struct serve *serve)
 	notify_ready(text);
 }
 
+static int serve_wait_ms(const struct serve *serve)
+{
+	if (serve->accept_more || serve->calls_more || serve->line_moves)
+		return 0;
+	return handshake_wait_ms(serve);
+}
+
 int serve_run(struct serve *serve)
 {
 	assert(serve->state == SERVE_STARTING);
@@ -367,8 +390,7 @@ int serve_run(struct serve *serve)
 		serve_check_signals(serve);
 		if (serve->done || (serve->ending && serve->n_sessions == 0))
 			break;
-		rc = loop_run_once(
-			serve->loop, serve->accept_more || serve->calls_more ? 0 : -1);
+		rc = loop_run_once(serve->loop, serve_wait_ms(serve));
 		if (rc < 0 && rc != -EINTR) {
 			log_error("loop failed: %s", strerror(-rc));
 			return rc;
@@ -379,6 +401,10 @@ int serve_run(struct serve *serve)
 		}
 		if (serve->calls_more || serve->calls_stalled)
 			receive_continue(serve);
+		if (serve->line_moves)
+			handshake_move_line(serve);
+		if (handshake_wait_ms(serve) == 0)
+			handshake_expire(serve, serve_now_ms());
 		if (serve->accept_more) {
 			serve->accept_more = false;
 			handshake_accept(serve);

@@ -41,6 +41,8 @@ struct serve_options {
 	uint32_t max_requests;    /* slots, for the counters */
 	uint32_t drain_timeout_s; /* then requests in flight end with DRAINING; 0: no limit */
 	uint32_t handshake_timeout_ms; /* 0: 5000 */
+	uint32_t max_greetings; /* connections without a session, a quarter of them one user's; 0: an eighth
+	                           of the descriptors that the process may open, 128 to 1024 */
 };
 
 struct serve;

@@ -42,6 +42,7 @@ struct serve {
 	bool accept_more;    /* more may wait than one turn took */
 	bool calls_more;     /* likewise, of a session */
 	bool calls_stalled;  /* of a session that waits for closes */
+	bool line_moves;     /* a session has ended, or the state has changed: handshake_move_line */
 	bool ending;         /* all sessions are being detached; done when none is left */
 	int64_t started_ms;
 	int64_t detach_deadline_ms; /* INT64_MAX: none */
@@ -50,7 +51,7 @@ struct serve {
 	struct greeting *greetings;
 	struct session *sessions;
 	struct operator *operators;
-	uint32_t n_greetings, n_sessions, n_operators;
+	uint32_t n_greetings, n_in_line, n_sessions, n_operators;
 	uint64_t n_sessions_total, n_refused;
 	/* The result of a drain, for the operators who asked for it. */
 	struct {

@@ -72,6 +72,7 @@ void session_free(struct session *session)
 	closer_hang_up(serve->closer, session->fd, session->port.uid);
 	DL_DELETE(serve->sessions, session);
 	serve->n_sessions--;
+	serve->line_moves = true;
 	free(session);
 }
 

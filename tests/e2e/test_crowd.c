@@ -8,10 +8,12 @@
 
 #include "ipc/socket.h"
 #include "tests/e2e/calls.h"
+#include "tests/e2e/questions.h"
 #include "tests/e2e/raw.h"
 
 #define N_FLOODERS 2
-#define N_SILENT 40 /* more than one user may have */
+#define N_SILENT 300 /* more than one user may have */
+#define N_CROWD 64
 #define WAIT_MS 2000 /* on a machine with other work; quiet: 50 */
 
 /* ---- floods ---- */
@@ -19,6 +21,8 @@
 static int flood(void *arg)
 {
 	const struct daemon *daemon = arg;
+	/* Otherwise a busy machine gives the flood more time than the daemon. */
+	int rc = nice(10);
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 
 	strcpy(address.sun_path, daemon->socket);
@@ -30,7 +34,7 @@ static int flood(void *arg)
 		(void)!connect(fd, (const struct sockaddr *)&address, sizeof(address));
 		close(fd);
 	}
-	return 0;
+	return rc;
 }
 
 static void test_connections_of_a_flood_delay_a_client_by_a_bounded_time(void **state)
@@ -59,6 +63,8 @@ static void test_connections_of_a_flood_delay_a_client_by_a_bounded_time(void **
 	}
 	for (unsigned i = 0; i < N_FLOODERS; i++)
 		process_kill(flooders[i]);
+	/* Behind it no connection of the flood is left. */
+	mimeo_close(daemon_connect(daemon, 0, 0));
 	printf("# attached within %llu ms\n", (unsigned long long)longest);
 	assert_string_equal(why, "");
 	assert_int_equal(rc, 0);
@@ -101,11 +107,51 @@ static void test_hello_sent_at_once_needs_no_place_among_silent_connections(void
 	free(welcome);
 }
 
+/* ---- crowds ---- */
+
+/* What every rank of a parallel program does. */
+static int ask_one_question(void *arg)
+{
+	struct mimeo_config config = MIMEO_CONFIG_INIT;
+	const struct daemon *daemon = arg;
+	struct question question;
+	struct reply reply = {0};
+	char why[256] = "";
+	struct mimeo *m;
+
+	config.socket_path = daemon->socket;
+	config.connect_timeout_ms = PATIENCE_MS;
+	config.message = why;
+	config.message_size = sizeof(why);
+	questions_make(&question, 1, (uint64_t)getpid());
+	if (mimeo_connect(&m, &config) != 0) {
+		fprintf(stderr, "child: %s\n", why);
+		return 1;
+	}
+	CHILD_EXPECT(questions_ask(m, &question, 1, 1, &reply) == 0);
+	mimeo_close(m);
+	return 0;
+}
+
+/* Twice as many as one user may have attached. */
+static void test_processes_that_connect_at_once_wait_in_line(void **state)
+{
+	pid_t crowd[N_CROWD];
+	unsigned n_failed = 0;
+
+	for (unsigned i = 0; i < N_CROWD; i++)
+		crowd[i] = process_run(ask_one_question, *state);
+	for (unsigned i = 0; i < N_CROWD; i++)
+		n_failed += process_exit_status(crowd[i], 2 * PATIENCE_MS) != 0;
+	assert_int_equal(n_failed, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		GROUP_TEST(test_connections_of_a_flood_delay_a_client_by_a_bounded_time),
 		GROUP_TEST(test_hello_sent_at_once_needs_no_place_among_silent_connections),
+		GROUP_TEST(test_processes_that_connect_at_once_wait_in_line),
 	};
 
 	watchdog(WATCHDOG_SECONDS);

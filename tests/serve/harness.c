@@ -49,6 +49,7 @@ struct harness *harness_new(void)
 		.max_requests = 8,
 		.drain_timeout_s = 60,
 		.handshake_timeout_ms = PATIENCE_MS,
+		.max_greetings = 128,
 	};
 	return harness;
 }

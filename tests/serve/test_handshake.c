@@ -267,8 +267,8 @@ static void test_hello_beyond_a_limit_is_refused_with_the_limit(void **state)
 		int status;
 		const char *says;
 	} cases[] = {
-		{{.version = 96}, MIMEO_E_VERSION,
-			"the client speaks protocol version 99, the daemon 3"},
+		{{.version = 95}, MIMEO_E_VERSION,
+			"the client speaks protocol version 99, the daemon 4"},
 		{{.entries = 248}, MIMEO_E_INVALID, "entries 256 exceeds max_entries 128"},
 		{{.entries = 1}, MIMEO_E_INVALID, "entries is not a power of two from 2 to"},
 		{{.arena_bytes = (2 << 20) - REGION_ARENA_MIN}, MIMEO_E_INVALID,
@@ -306,6 +306,90 @@ static void test_session_beyond_a_users_share_is_refused(void **state)
 	assert_int_equal(client_attach(harness, &clients[0], &hello), 0);
 	for (size_t i = 0; i < 3; i++)
 		client_close(&clients[i]);
+}
+
+static int welcome_of(struct client *client)
+{
+	client_receive_welcome(client);
+	return client->welcome.status;
+}
+
+/* Connect and say that it waits; the daemon has put it in line. */
+static void stand_in_line(struct harness *harness, struct client *client, uint32_t wait_ms, uint64_t n)
+{
+	struct msg_hello hello = client_hello();
+
+	hello.wait_ms = wait_ms;
+	*client = (struct client){.fd = client_connect(harness)};
+	client_send_hello(client->fd, &hello);
+	await_count(harness, "status", "handshakes", n);
+}
+
+static void test_clients_that_wait_get_in_one_after_the_other(void **state)
+{
+	struct harness *harness = *state;
+	struct msg_hello hello = client_hello();
+	struct client inside[3], waiting[3];
+
+	for (size_t i = 0; i < 3; i++)
+		assert_int_equal(client_attach(harness, &inside[i], &hello), 0);
+	for (size_t i = 0; i < 3; i++)
+		stand_in_line(harness, &waiting[i], PATIENCE_MS, i + 1);
+	/* one that leaves the line costs no one a place */
+	client_close(&waiting[1]);
+	await_count(harness, "status", "handshakes", 2);
+	client_close(&inside[2]);
+	assert_int_equal(welcome_of(&waiting[0]), 0);
+	assert_int_equal(recv(waiting[2].fd, (char[1]){0}, 1, MSG_DONTWAIT), -1);
+	client_close(&waiting[0]);
+	assert_int_equal(welcome_of(&waiting[2]), 0);
+	assert_int_equal(waiting[2].welcome.session, 5);
+	client_close(&waiting[2]);
+	for (size_t i = 0; i < 2; i++)
+		client_close(&inside[i]);
+}
+
+static void test_client_that_waited_in_vain_is_refused_with_the_limit(void **state)
+{
+	struct harness *harness = *state;
+	struct msg_hello hello = client_hello();
+	struct client inside[3], waiting;
+
+	for (size_t i = 0; i < 3; i++)
+		assert_int_equal(client_attach(harness, &inside[i], &hello), 0);
+	waiting = (struct client){.fd = client_connect(harness)};
+	hello.wait_ms = 30;
+	client_send_hello(waiting.fd, &hello);
+	assert_int_equal(welcome_of(&waiting), MIMEO_E_QUOTA);
+	assert_non_null(strstr(waiting.welcome.text, "max_sessions_per_uid is 3"));
+	expect_closed(waiting.fd);
+	client_close(&waiting);
+	/* what no end of a session can change is refused at once */
+	hello.wait_ms = PATIENCE_MS;
+	hello.arena_bytes = 1 << 30;
+	assert_int_equal(client_attach(harness, &waiting, &hello), MIMEO_E_QUOTA);
+	client_close(&waiting);
+	for (size_t i = 0; i < 3; i++)
+		client_close(&inside[i]);
+}
+
+static void test_drain_refuses_those_who_wait(void **state)
+{
+	struct harness *harness = *state;
+	struct msg_hello hello = client_hello();
+	struct client inside[3], waiting;
+
+	fake_engine_set_in_flight(harness->engine, 1);
+	for (size_t i = 0; i < 3; i++)
+		assert_int_equal(client_attach(harness, &inside[i], &hello), 0);
+	stand_in_line(harness, &waiting, PATIENCE_MS, 1);
+	answer_free(operator_ask(harness, "drain", NULL));
+	assert_int_equal(welcome_of(&waiting), MIMEO_E_DRAINING);
+	client_close(&waiting);
+	for (size_t i = 0; i < 3; i++)
+		client_close(&inside[i]);
+	fake_engine_set_in_flight(harness->engine, 0);
+	fake_engine_report(harness->engine, ENGINE_DRAINED, NULL, "");
 }
 
 static void configure_few(struct harness *harness)
@@ -494,6 +578,9 @@ int main(void)
 		harness_test(test_descriptors_that_come_with_hello_cost_the_connection),
 		harness_test(test_hello_beyond_a_limit_is_refused_with_the_limit),
 		harness_test(test_session_beyond_a_users_share_is_refused),
+		harness_test(test_clients_that_wait_get_in_one_after_the_other),
+		harness_test(test_client_that_waited_in_vain_is_refused_with_the_limit),
+		harness_test(test_drain_refuses_those_who_wait),
 		harness_test_with(test_session_beyond_all_is_refused,
 			configure_few),
 		harness_test_with(test_memory_beyond_what_all_may_share_is_refused,

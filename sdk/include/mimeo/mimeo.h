@@ -64,8 +64,9 @@ struct mimeo_config {
 	                            MIMEO_SPIN_FOREVER: never sleep */
 	uint64_t arena_bytes;    /* shared memory for prompts and results, 64 KiB ... 1 GiB, rounded
 	                            up to a power of two; 0: 8 MiB */
-	uint32_t connect_timeout_ms; /* how long a daemon that listens may take to answer; one that
-	                                is absent fails at once; 0: 5000 */
+	uint32_t connect_timeout_ms; /* how long a daemon that listens may take to answer, and how long
+	                                to wait in line where a limit is reached; a daemon that is
+	                                absent fails at once; 0: 5000 */
 	uint32_t reserved;           /* 0 */
 	char *message; /* [message_size] where mimeo_connect writes one sentence that says why it
 			  failed, with the daemon's own words if it refused; NULL: nowhere */
