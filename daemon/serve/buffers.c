@@ -4,11 +4,13 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include <utlist.h>
@@ -72,6 +74,7 @@ struct session_memory *buffers_memory_find(
 void buffers_explain_memfd(int fd, uint64_t end, size_t size, char *ret_text)
 {
 	int seals = fcntl(fd, F_GET_SEALS);
+	struct statfs files;
 	struct stat status;
 
 	if (seals < 0)
@@ -81,6 +84,8 @@ void buffers_explain_memfd(int fd, uint64_t end, size_t size, char *ret_text)
 			seals & F_SEAL_SHRINK ? "" : " F_SEAL_SHRINK",
 			seals & F_SEAL_GROW ? "" : " F_SEAL_GROW",
 			seals & F_SEAL_SEAL ? "" : " F_SEAL_SEAL");
+	else if (fstatfs(fd, &files) == 0 && files.f_type == HUGETLBFS_MAGIC)
+		snprintf(ret_text, size, "the memfd is of huge pages (MFD_HUGETLB), which are not taken");
 	else if (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE))
 		snprintf(ret_text, size, "the memfd is sealed against writing");
 	else if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR)

@@ -9,10 +9,12 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #ifndef MFD_NOEXEC_SEAL
@@ -320,14 +322,16 @@ void cpu_handle_fill(struct device_handle *handle, int fd, uint64_t size)
 }
 
 /* True for an untrusted descriptor of at least so many bytes of memory whose size can no longer
- * change. Seals come first: only memory has them, and reading them calls no file system. */
+ * change. Seals come first: only memory has them, and reading them calls no file system. Huge pages are
+ * refused: their owner can punch a hole, and where none is free for it an access is a SIGBUS. */
 static bool memory_is_sealed(int fd, uint64_t bytes)
 {
 	int seals = fcntl(fd, F_GET_SEALS);
+	struct statfs files;
 	struct stat status;
 
-	return seals >= 0 && (seals & EXPORT_SEALS) == EXPORT_SEALS && fstat(fd, &status) == 0 &&
-		status.st_size > 0 && (uint64_t)status.st_size >= bytes;
+	return seals >= 0 && (seals & EXPORT_SEALS) == EXPORT_SEALS && fstatfs(fd, &files) == 0 &&
+		files.f_type != HUGETLBFS_MAGIC && fstat(fd, &status) == 0 && status.st_size > 0 && (uint64_t)status.st_size >= bytes;
 }
 
 int cpu_handle_of_fd(struct device *base, int fd, uint64_t bytes, struct device_handle *ret)

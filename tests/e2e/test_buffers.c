@@ -174,12 +174,15 @@ static void test_import_refuses_what_is_not_such_memory(void **state)
 {
 	struct mimeo *m = daemon_connect(*state, 0, 0);
 	int fd = memfd_of(4096, MEMFD_SEALS), loose = memfd_of(4096, 0), pipes[2];
+	int huge = memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
 	int half = memfd_of(4096, F_SEAL_SHRINK), fixed = memfd_of(4096, MEMFD_SEALS | F_SEAL_WRITE);
 	char path[64];
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	int read_only = open(path, O_RDONLY | O_CLOEXEC);
 	assert_int_equal(pipe(pipes), 0);
+	if (huge >= 0 && (ftruncate(huge, 2 << 20) < 0 || fcntl(huge, F_ADD_SEALS, MEMFD_SEALS) < 0))
+		fail_msg("no memfd of huge pages");
 	const struct {
 		struct mimeo_handle handle;
 		const char *text;
@@ -190,6 +193,7 @@ static void test_import_refuses_what_is_not_such_memory(void **state)
 		{handle_of(half, 0, 4096), "lacks seals: F_SEAL_GROW F_SEAL_SEAL"},
 		{handle_of(fixed, 0, 4096), "sealed against writing"},
 		{handle_of(read_only, 0, 4096), "reading and writing"},
+		{handle_of(huge >= 0 ? huge : pipes[1], 0, 4096), huge >= 0 ? "huge pages" : "no memfd"},
 		{handle_of(pipes[1], 0, 4096), "no memfd"},
 		{handle_of(1000, 0, 4096), "not open"},
 		{handle_of(fd, 4, 64), "no multiple of 64"},
@@ -203,6 +207,7 @@ static void test_import_refuses_what_is_not_such_memory(void **state)
 	}
 	assert_int_equal(buffer, 0);
 	close(half);
+	close(huge);
 	close(fixed);
 	close(read_only);
 	close(pipes[0]);

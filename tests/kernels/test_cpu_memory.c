@@ -265,6 +265,20 @@ static void test_import_refuses_a_memfd_that_cannot_be_written(void **state)
 	close(fd);
 }
 
+/* The kernel makes one even where no huge page is free. */
+static void test_import_refuses_a_memfd_of_huge_pages(void **state)
+{
+	struct fixture *f = *state;
+	int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
+
+	if (fd < 0)
+		skip(); /* a kernel without them */
+	assert_int_equal(ftruncate(fd, 2 << 20), 0);
+	assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL), 0);
+	assert_int_equal(import_of(f, fd, 4096), DEVICE_E_INVALID);
+	close(fd);
+}
+
 static void test_import_refuses_a_handle_of_another_kind(void **state)
 {
 	struct fixture *f = *state;
@@ -296,6 +310,7 @@ int main(void)
 		ON_DEVICE(test_import_accepts_any_sealed_memfd_of_its_size),
 		ON_DEVICE(test_import_refuses_what_is_not_a_memfd),
 		ON_DEVICE(test_import_refuses_a_memfd_that_cannot_be_written),
+		ON_DEVICE(test_import_refuses_a_memfd_of_huge_pages),
 		ON_DEVICE(test_import_refuses_a_handle_of_another_kind),
 	};
 
