@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -31,11 +32,21 @@ static int main_serve(const struct config *config)
 	return status;
 }
 
+/* Signals that must not end the daemon: a log without a reader, a file limit, what others send by mistake. */
+static void main_ignore_signals(void)
+{
+	static const int ignored[] = {SIGPIPE, SIGXFSZ, SIGHUP, SIGUSR1, SIGUSR2};
+
+	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
+		signal(ignored[i], SIG_IGN);
+}
+
 int main(int argc, char **argv)
 {
 	struct config_error error;
 	struct config config;
 
+	main_ignore_signals();
 	log_open(STDERR_FILENO);
 	int rc = options_parse(argc, argv, OPTIONS_DEFAULT_CONFIG, stdout, &config, &error);
 	if (rc == OPTIONS_DONE)

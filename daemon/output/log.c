@@ -4,10 +4,14 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,6 +32,9 @@ static const struct {
 enum { N_LEVELS = sizeof(log_levels) / sizeof(log_levels[0]) };
 
 static int log_fd = STDERR_FILENO;
+static mode_t log_type; /* S_IFIFO, S_IFSOCK: it may have no space */
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t log_n_lost; /* under log_lock */
 static bool log_journal;
 static _Atomic int log_level = LOG_LEVEL_INFO;
 
@@ -52,10 +59,13 @@ void log_open(int fd)
 	const char *stream = getenv("JOURNAL_STREAM");
 	uintmax_t device, inode;
 	struct stat status;
+	bool known = fstat(fd, &status) == 0;
 
 	log_fd = fd;
-	log_journal = stream && sscanf(stream, "%" SCNuMAX ":%" SCNuMAX, &device, &inode) == 2 &&
-		      fstat(fd, &status) == 0 && status.st_dev == device && status.st_ino == inode;
+	log_type = known ? status.st_mode & S_IFMT : 0;
+	log_n_lost = 0;
+	log_journal = stream && sscanf(stream, "%" SCNuMAX ":%" SCNuMAX, &device, &inode) == 2 && known &&
+		      status.st_dev == device && status.st_ino == inode;
 }
 
 void log_set_level(enum log_level level)
@@ -121,6 +131,53 @@ static size_t log_put_prefix(enum log_level level, char *line, size_t size)
 			      now.tv_nsec / 1000000, log_levels[level].name);
 }
 
+/* A pipe or socket that nobody reads must not block the thread. O_NONBLOCK would be set for every process
+ * that shares the pipe. A pipe that polls writable takes PIPE_BUF bytes, as long as no other process is
+ * faster: this one's threads take turns. */
+static bool log_put(const char *line, size_t size)
+{
+	struct pollfd poll_fd = {.fd = log_fd, .events = POLLOUT};
+	ssize_t n;
+
+	_Static_assert(LOG_LINE_MAX <= PIPE_BUF, "a line fits into a pipe that polls writable");
+	if (log_type == S_IFIFO && (poll(&poll_fd, 1, 0) != 1 || !(poll_fd.revents & POLLOUT)))
+		return false;
+	do
+		n = log_type == S_IFSOCK ? send(log_fd, line, size, MSG_DONTWAIT | MSG_NOSIGNAL)
+					 : write(log_fd, line, size);
+	while (n < 0 && errno == EINTR);
+	return n >= 0;
+}
+
+/* False if lines that were lost before cannot be reported now. */
+static bool log_report_lost(void)
+{
+	uint64_t n = log_n_lost;
+	char line[128];
+
+	if (n == 0)
+		return true;
+	size_t used = log_put_prefix(LOG_LEVEL_WARN, line, sizeof(line));
+	used += (size_t)snprintf(line + used, sizeof(line) - used,
+		"%" PRIu64 " line%s of the log lost: nobody read them\n", n, n == 1 ? "" : "s");
+	if (!log_put(line, used))
+		return false;
+	log_n_lost = 0;
+	return true;
+}
+
+static void log_put_or_lose(const char *line, size_t size)
+{
+	if (log_type != S_IFIFO && log_type != S_IFSOCK) {
+		(void)log_put(line, size);
+		return;
+	}
+	pthread_mutex_lock(&log_lock);
+	if (!log_report_lost() || !log_put(line, size))
+		log_n_lost++;
+	pthread_mutex_unlock(&log_lock);
+}
+
 __attribute__((format(printf, 2, 0))) static void log_write_line(enum log_level level, const char *format, va_list arguments)
 {
 	char text[LOG_LINE_MAX], line[LOG_LINE_MAX];
@@ -135,8 +192,7 @@ __attribute__((format(printf, 2, 0))) static void log_write_line(enum log_level 
 	used += log_escape(text, (size_t)n, line + used, sizeof(line) - used);
 	assert(used < sizeof(line));
 	line[used++] = '\n'; /* in the terminator's place */
-	while (write(log_fd, line, used) < 0 && errno == EINTR)
-		;
+	log_put_or_lose(line, used);
 	errno = saved_errno;
 }
 

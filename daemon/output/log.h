@@ -7,6 +7,9 @@
  * thread. Under systemd's journal a line begins with its priority (sd-daemon(3)), elsewhere with
  * the time and the level.
  *
+ * A pipe or socket that has no space blocks no thread: the line is lost and counted, and the count is
+ * logged when it has space again.
+ *
  * Levels: error: cannot go on; warn: unexpected, going on; info: lifecycle; debug: objects. Control characters and broken UTF-8 in the finished line are escaped (\n, \x1b), so a
  * client's string cannot forge a line or drive a terminal. Lines are cut at LOG_LINE_MAX bytes.
  */

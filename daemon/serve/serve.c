@@ -42,8 +42,10 @@ static _Atomic(struct loop *) signal_loop;
 static atomic_uint signal_count;
 static atomic_int signal_number; /* the latest */
 static atomic_uint signal_inside; /* handlers that are running, on any thread */
-static struct sigaction saved_actions[3];
-static const int handled_signals[3] = {SIGTERM, SIGINT, SIGPIPE};
+static atomic_bool signal_hangup;
+enum { N_SIGNALS = 4 };
+static struct sigaction saved_actions[N_SIGNALS];
+static const int handled_signals[N_SIGNALS] = {SIGTERM, SIGINT, SIGHUP, SIGPIPE};
 
 static void serve_on_signal(int number)
 {
@@ -51,8 +53,12 @@ static void serve_on_signal(int number)
 
 	atomic_fetch_add(&signal_inside, 1);
 	struct loop *loop = atomic_load(&signal_loop);
-	atomic_store(&signal_number, number);
-	atomic_fetch_add(&signal_count, 1);
+	if (number == SIGHUP) {
+		atomic_store(&signal_hangup, true);
+	} else {
+		atomic_store(&signal_number, number);
+		atomic_fetch_add(&signal_count, 1);
+	}
 	if (loop)
 		loop_wake(loop);
 	atomic_fetch_sub(&signal_inside, 1);
@@ -61,7 +67,7 @@ static void serve_on_signal(int number)
 
 static void serve_take_signals(struct loop *loop)
 {
-	for (size_t i = 0; i < 3; i++) {
+	for (size_t i = 0; i < N_SIGNALS; i++) {
 		struct sigaction action = {
 			.sa_handler = handled_signals[i] == SIGPIPE ? SIG_IGN : serve_on_signal,
 			.sa_flags = SA_RESTART,
@@ -75,7 +81,7 @@ static void serve_take_signals(struct loop *loop)
 
 static void serve_restore_signals(void)
 {
-	for (size_t i = 0; i < 3; i++)
+	for (size_t i = 0; i < N_SIGNALS; i++)
 		sigaction(handled_signals[i], &saved_actions[i], NULL);
 	atomic_store(&signal_loop, NULL);
 	/* A handler that has loaded the loop's address may still wake it. */
@@ -87,6 +93,9 @@ static void serve_check_signals(struct serve *serve)
 {
 	unsigned count = atomic_load(&signal_count);
 
+	if (atomic_exchange(&signal_hangup, false))
+		log_limited(&serve->hangups, LOG_LEVEL_INFO,
+			"received SIGHUP: the configuration is read at start only");
 	if (count == serve->signals_seen)
 		return;
 	bool second = serve->signals_seen > 0 || count > 1;
@@ -285,7 +294,7 @@ int serve_new(const struct serve_options *options, struct serve **ret)
 	serve->detach_deadline_ms = INT64_MAX;
 	serve->started_ms = serve_now_ms();
 	serve->complaints.per_second = COMPLAINTS_PER_SECOND;
-	serve->clogged.per_second = 1;
+	serve->clogged.per_second = serve->hangups.per_second = 1;
 	atomic_store(&signal_count, 0);
 
 	int rc = serve_init(serve);

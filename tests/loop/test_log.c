@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -201,6 +202,33 @@ static void test_log_lines_of_threads_stay_whole(void **state)
 	assert_int_equal(n, 200);
 }
 
+/* Blocking ends, as a supervisor's are: a line that waits for space would hang the test. */
+static void test_log_into_a_full_pipe_loses_lines_and_counts_them(void **state)
+{
+	static char drain[1 << 20];
+	int fds[2];
+
+	for (int kind = 0; kind < 2; kind++) {
+		assert_int_equal(kind ? socketpair(AF_UNIX, SOCK_STREAM, 0, fds) : pipe(fds), 0);
+		log_open(fds[1]);
+		alarm(20);
+		for (int i = 0; i < 20000; i++)
+			log_info("a line that nobody reads");
+		alarm(0);
+		assert_true(read(fds[0], drain, sizeof(drain) - 1) > 0);
+		while (recv(fds[0], drain, sizeof(drain) - 1, MSG_DONTWAIT) > 0)
+			continue;
+		log_info("read again");
+		ssize_t n = read(fds[0], drain, sizeof(drain) - 1);
+		assert_true(n > 0);
+		drain[n] = '\0';
+		assert_non_null(strstr(drain, " lines of the log lost: nobody read them\n"));
+		assert_non_null(strstr(drain, "info: read again\n"));
+		close(fds[0]);
+		close(fds[1]);
+	}
+}
+
 static void test_log_limit_lets_n_a_second_through(void **state)
 {
 	struct log_limit limit = LOG_LIMIT(3);
@@ -251,6 +279,7 @@ int main(void)
 		LOG_TEST(test_log_message_is_one_line_whatever_is_in_it),
 		LOG_TEST(test_log_keeps_errno),
 		LOG_TEST(test_log_lines_of_threads_stay_whole),
+		LOG_TEST(test_log_into_a_full_pipe_loses_lines_and_counts_them),
 		LOG_TEST(test_log_limit_lets_n_a_second_through),
 		LOG_TEST(test_log_limited_says_how_many_it_dropped),
 	};

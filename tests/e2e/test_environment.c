@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: MIT */
+/* A daemon whose surroundings are against it: signals sent by mistake, limits of the process. */
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "tests/e2e/calls.h"
+#include "tests/e2e/startup.h"
+
+static const int harmless[] = {SIGPIPE, SIGXFSZ, SIGHUP, SIGUSR1, SIGUSR2};
+
+static void send_harmless(const struct daemon *daemon)
+{
+	for (unsigned i = 0; i < sizeof(harmless) / sizeof(harmless[0]); i++)
+		kill(daemon->pid, harmless[i]);
+}
+
+static void test_signals_sent_by_mistake_end_no_daemon(void **state)
+{
+	struct daemon *daemon = *state;
+
+	daemon_launch(daemon);
+	assert_true(EVENTUALLY(daemon_log_has(daemon, "info:")));
+	send_harmless(daemon);
+	assert_true(EVENTUALLY(daemon_log_has(daemon, "ready:") || !daemon_is_alive(daemon)));
+	send_harmless(daemon);
+	assert_true(EVENTUALLY(daemon_log_has(daemon, "received SIGHUP: the configuration is read at start")));
+	struct mimeo *m = daemon_connect(daemon, 0, 0);
+	assert_serves(m, 1);
+	mimeo_close(m);
+	daemon_stop(daemon);
+}
+
+static void test_limit_of_file_sizes_refuses_the_session_that_exceeds_it(void **state)
+{
+	const struct rlimit little = {.rlim_cur = 1 << 20, .rlim_max = RLIM_INFINITY};
+	struct mimeo_config config = MIMEO_CONFIG_INIT;
+	struct daemon *daemon = *state;
+	char why[256] = "";
+	struct rlimit before;
+	struct mimeo *m;
+
+	getrlimit(RLIMIT_FSIZE, &before);
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0);
+	daemon_start(daemon);
+	setrlimit(RLIMIT_FSIZE, &before);
+	config.socket_path = daemon->socket;
+	config.message = why;
+	config.message_size = sizeof(why);
+	assert_int_equal(mimeo_connect(&m, &config), MIMEO_E_NO_MEMORY);
+	assert_non_null(strstr(why, "File too large"));
+	m = daemon_connect(daemon, 0, 64 << 10);
+	assert_serves(m, 1);
+	mimeo_close(m);
+	daemon_stop(daemon);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		OWN(test_signals_sent_by_mistake_end_no_daemon),
+		OWN(test_limit_of_file_sizes_refuses_the_session_that_exceeds_it),
+	};
+
+	watchdog(WATCHDOG_SECONDS);
+	return cmocka_run_group_tests_name("environment", tests, NULL, NULL);
+}
