@@ -498,7 +498,8 @@ int safetensors_open(const char *directory, struct safetensors *ret, struct mode
 	s.files = calloc(SAFETENSORS_FILES_MAX, sizeof(*s.files));
 	if (!s.files)
 		return model_fail(error, -ENOMEM, "%s: no memory for its files", directory);
-	if (faccessat(fd, "model.safetensors", F_OK, 0) == 0)
+	/* One that is there and cannot be reached (a loop of symlinks) is named. */
+	if (faccessat(fd, "model.safetensors", F_OK, AT_SYMLINK_NOFOLLOW) == 0)
 		rc = safetensors_add_file(&s, fd, directory, "model.safetensors", error);
 	else
 		rc = safetensors_open_shards(&s, fd, directory, error);

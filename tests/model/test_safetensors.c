@@ -118,6 +118,17 @@ static void test_empty_directory_is_refused(void **state)
 	expect_refusal(*state, "has neither model.safetensors nor");
 }
 
+static void test_loop_of_symlinks_is_named(void **state)
+{
+	struct scratch *scratch = *state;
+	char path[256];
+
+	snprintf(path, sizeof(path), "%s/model.safetensors", scratch->directory);
+	assert_int_equal(symlink("model.safetensors", path), 0);
+	expect_refusal(*state, "model.safetensors: cannot be opened: Too many levels of symbolic links");
+	unlink(path);
+}
+
 static void test_missing_directory_is_refused(void **state)
 {
 	struct safetensors s;
@@ -291,6 +302,7 @@ int main(void)
 		scratch_test(test_header_may_be_padded_with_spaces),
 		scratch_test(test_unknown_dtype_is_unusable_but_no_error),
 		scratch_test(test_empty_directory_is_refused),
+		scratch_test(test_loop_of_symlinks_is_named),
 		scratch_test(test_missing_directory_is_refused),
 		scratch_test(test_file_shorter_than_a_length_is_refused),
 		HEADER_OF_LENGTH("header length past the end is refused",
