@@ -206,9 +206,25 @@ static int socket_lock_take(const char *path)
 			return -errno;
 		if (flock(fd, LOCK_EX | LOCK_NB) < 0)
 			return errno == EWOULDBLOCK ? -EADDRINUSE : -errno;
-		if (socket_is_named(fd, name))
-			return STEAL_FD(fd);
+		if (!socket_is_named(fd, name))
+			continue;
+		/* For people: if it fails, the daemon has no name. */
+		if (ftruncate(fd, 0) == 0)
+			dprintf(fd, "%d\n", (int)getpid());
+		return STEAL_FD(fd);
 	}
+}
+
+pid_t socket_lock_owner(const char *path)
+{
+	char name[SOCKET_PATH_MAX + sizeof(SOCKET_LOCK_SUFFIX)], text[16] = "";
+
+	snprintf(name, sizeof(name), "%s%s", path, SOCKET_LOCK_SUFFIX);
+	CLEANUP(cleanup_close) int fd = open(name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (fd < 0 || read(fd, text, sizeof(text) - 1) <= 0)
+		return 0;
+	long pid = strtol(text, NULL, 10);
+	return pid > 0 && pid <= INT_MAX ? (pid_t)pid : 0;
 }
 
 void socket_unlock(const char *path, int lock_fd)

@@ -65,10 +65,16 @@ static int startup_lock_socket(const char *path, int *ret_fd, struct startup_err
 	if (rc == -ENOENT)
 		return startup_refuse(error, rc,
 			"%s: its directory does not exist: create it, or choose another --socket", path);
-	if (rc == -EADDRINUSE)
+	if (rc == -EADDRINUSE) {
+		pid_t pid = socket_lock_owner(path);
+		char owner[32] = "";
+
+		if (pid > 0)
+			snprintf(owner, sizeof(owner), " (pid %d)", (int)pid);
 		return startup_refuse(error, rc,
-			"%s: another daemon uses this socket: stop it, or choose another --socket",
-			path);
+			"%s: another daemon%s uses this socket: stop it, or choose another --socket",
+			path, owner);
+	}
 	if (rc < 0)
 		return startup_refuse(
 			error, rc, "%s: cannot create the socket: %s", path, strerror(-rc));
