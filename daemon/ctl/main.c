@@ -227,6 +227,17 @@ static int main_connect(const struct main_options *options)
 	return fd;
 }
 
+static bool main_is_order(const struct ask *ask)
+{
+	static const char *const orders[] = {"drain", "kill", "capture", "drop"};
+
+	for (size_t i = 0; i < sizeof(orders) / sizeof(orders[0]); i++) {
+		if (strcmp(ask->op, orders[i]) == 0)
+			return true;
+	}
+	return false;
+}
+
 /* The reply, or NULL after one line. */
 static struct answer *main_ask(int fd, const struct ask *ask)
 {
@@ -235,6 +246,12 @@ static struct answer *main_ask(int fd, const struct ask *ask)
 	int rc = ask_once(fd, ask, &answer);
 	if (rc == 0)
 		return answer;
+	if (rc == -ETIMEDOUT) {
+		fprintf(stderr, "mimeoctl: the daemon did not answer within %u s%s\n",
+			ASK_TIMEOUT_MS / 1000, main_is_order(ask)
+				? ": the order may still take effect when the daemon goes on" : "");
+		return NULL;
+	}
 	fprintf(stderr, "mimeoctl: %s\n",
 		rc == -ECONNRESET || rc == -EPIPE ? "the daemon closed the connection"
 		: rc == -EPROTO ? "the daemon's answer is not what this version expects"
