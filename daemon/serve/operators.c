@@ -25,7 +25,7 @@
 #include "ipc/wire_check.h"
 
 #define OPERATORS_MAX 16u
-#define OPERATOR_TIMEOUT_MS 10000u /* to send the rest of a request, to take a reply */
+#define OPERATOR_TIMEOUT_MS 10000u /* to send a request, to take a reply */
 
 struct operator {
 	struct serve *serve;
@@ -33,7 +33,8 @@ struct operator {
 	int fd;
 	pid_t pid;
 	uid_t uid;
-	int64_t deadline_ms; /* INT64_MAX: nothing is expected of the peer */
+	int64_t deadline_ms; /* INT64_MAX: it has got a reply, and nothing is expected of it */
+	int64_t since_ms;    /* of its last message, or of its connect */
 	uint32_t n_bytes;
 	uint8_t bytes[4 + ADMIN_REQUEST_MAX + 1];
 	struct reply reply;
@@ -282,6 +283,7 @@ static int operator_receive(struct operator *operator)
 		if (operator->n_bytes == 0)
 			operator->deadline_ms = serve_now_ms() + OPERATOR_TIMEOUT_MS;
 		operator->n_bytes += (uint32_t)n;
+		operator->since_ms = serve_now_ms();
 		assert(operator->n_bytes <= sizeof(operator->bytes));
 		int rc = socket_parse_length(operator->bytes, operator->n_bytes, ADMIN_REQUEST_MAX,
 			&length);
@@ -350,6 +352,23 @@ static void operator_turn_away(struct serve *serve, int fd, uid_t uid, int statu
 	closer_hang_up(serve->closer, fd, uid);
 }
 
+/* Close the connection that has been idle for longest, for a new one. False if all are busy. */
+static bool operator_make_room(struct serve *serve)
+{
+	struct operator *operator, *idle = NULL;
+
+	DL_FOREACH (serve->operators, operator) {
+		if (!operator->replying && !operator->drains &&
+			(!idle || operator->since_ms < idle->since_ms))
+			idle = operator;
+	}
+	if (!idle)
+		return false;
+	serve_complain(serve, "operator with pid %d: idle, and others connect: closed", (int)idle->pid);
+	operator_free(idle);
+	return true;
+}
+
 /* Takes fd over. */
 static void operator_admit(struct serve *serve, int fd)
 {
@@ -367,8 +386,9 @@ static void operator_admit(struct serve *serve, int fd)
 		operator_turn_away(serve, fd, peer.uid, MIMEO_E_DENIED, text);
 		return;
 	}
-	struct operator *operator =
-		serve->n_operators < OPERATORS_MAX ? calloc(1, sizeof(*operator)) : NULL;
+	struct operator *operator = NULL;
+	if (serve->n_operators < OPERATORS_MAX || operator_make_room(serve))
+		operator = calloc(1, sizeof(*operator));
 	if (!operator) {
 		operator_turn_away(serve, fd, peer.uid, MIMEO_E_QUOTA, "too many operators are connected");
 		return;
@@ -377,7 +397,8 @@ static void operator_admit(struct serve *serve, int fd)
 	operator->fd = fd;
 	operator->pid = peer.pid;
 	operator->uid = peer.uid;
-	operator->deadline_ms = INT64_MAX;
+	operator->since_ms = serve_now_ms();
+	operator->deadline_ms = operator->since_ms + OPERATOR_TIMEOUT_MS;
 	DL_APPEND(serve->operators, operator);
 	serve->n_operators++;
 	assert(serve->n_operators <= OPERATORS_MAX);

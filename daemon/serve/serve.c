@@ -304,12 +304,21 @@ int serve_new(const struct serve_options *options, struct serve **ret)
 	return 0;
 }
 
-static void serve_close_listener(
-	struct serve *serve, struct loop_source *source, int fd, const char *path)
+/* A file that someone else has put in the socket's place stays. */
+static void serve_unlink(const char *path, const struct stat *bound)
+{
+	struct stat there;
+
+	if (lstat(path, &there) == 0 && there.st_dev == bound->st_dev && there.st_ino == bound->st_ino)
+		unlink(path);
+}
+
+static void serve_close_listener(struct serve *serve, struct loop_source *source, int fd,
+	const char *path, const struct stat *bound)
 {
 	loop_remove(serve->loop, source);
 	if (fd >= 0) {
-		unlink(path);
+		serve_unlink(path, bound);
 		/* Connections that were not accepted are closed with it. */
 		closer_take(serve->closer, fd, (uid_t)-1);
 	}
@@ -323,8 +332,10 @@ void serve_free(struct serve *serve)
 	operators_free_all(serve);
 	assert(serve->n_greetings == 0 && !serve->greetings);
 	assert(serve->n_operators == 0 && !serve->operators);
-	serve_close_listener(serve, serve->listener_source, serve->listener, serve->socket);
-	serve_close_listener(serve, serve->admin_source, serve->admin_listener, serve->admin_socket);
+	serve_close_listener(serve, serve->listener_source, serve->listener, serve->socket,
+		&serve->listener_file);
+	serve_close_listener(serve, serve->admin_source, serve->admin_listener, serve->admin_socket,
+		&serve->admin_file);
 	closer_free(serve->closer);
 	if (serve->loop) {
 		serve_restore_signals();
@@ -340,12 +351,14 @@ void serve_free(struct serve *serve)
 }
 
 static int serve_listen(struct serve *serve, const char *path, loop_callback callback, int *ret_fd,
-	struct loop_source **ret_source)
+	struct stat *ret_file, struct loop_source **ret_source)
 {
 	int fd = socket_bind(path);
 	if (fd < 0)
 		return fd;
 	*ret_fd = fd;
+	if (lstat(path, ret_file) < 0)
+		return -errno;
 	return loop_add(serve->loop, fd, EPOLLIN, callback, serve, ret_source);
 }
 
@@ -384,11 +397,11 @@ int serve_run(struct serve *serve)
 {
 	assert(serve->state == SERVE_STARTING);
 	int rc = serve_listen(serve, serve->admin_socket, serve_on_listener, &serve->admin_listener,
-		&serve->admin_source);
+		&serve->admin_file, &serve->admin_source);
 	if (rc < 0)
 		return rc;
 	rc = serve_listen(serve, serve->socket, serve_on_listener, &serve->listener,
-		&serve->listener_source);
+		&serve->listener_file, &serve->listener_source);
 	if (rc < 0)
 		return rc;
 	assert(serve->listener >= 0 && serve->admin_listener >= 0);

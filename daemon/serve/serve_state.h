@@ -11,6 +11,8 @@
  * whenever it is the peer's turn.
  */
 
+#include <sys/stat.h>
+
 #include "daemon/loop/loop.h"
 #include "daemon/output/log.h"
 #include "daemon/serve/closer.h"
@@ -29,6 +31,7 @@ struct serve {
 	struct loop_source *listener_source, *admin_source, *report_source, *timer, *drain_timer;
 	struct loop_source *builder_source;
 	int listener, admin_listener;
+	struct stat listener_file, admin_file; /* the sockets as they were bound */
 	struct closer *closer;
 	struct life *life;
 	struct msg_codec *codec;

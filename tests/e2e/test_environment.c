@@ -54,11 +54,41 @@ static void test_limit_of_file_sizes_refuses_the_session_that_exceeds_it(void **
 	daemon_stop(daemon);
 }
 
+static void test_drain_of_a_stopped_daemon_says_that_it_may_take_effect_later(void **state)
+{
+	static struct program_output output;
+	struct daemon *daemon = *state;
+
+	daemon_start(daemon);
+	daemon_pause(daemon);
+	const char *const argv[] = {
+		build_path("daemon/mimeoctl"), "--socket", daemon->socket, "drain", NULL};
+	program_run(argv, &output);
+	assert_int_equal(output.status, EXIT_ERROR);
+	assert_non_null(strstr(output.text,
+		"did not answer within 10 s: the order may still take effect when the daemon goes on"));
+	daemon_go_on(daemon);
+	assert_int_equal(daemon_wait(daemon), 0);
+}
+
+static void test_second_daemon_names_the_first_one(void **state)
+{
+	struct daemon *first = *state, second = *first;
+	char text[64];
+
+	daemon_start(first);
+	snprintf(text, sizeof(text), "another daemon (pid %d) uses this socket", (int)first->pid);
+	ASSERT_REFUSES(&second, EXIT_ERROR, text);
+	daemon_stop(first);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		OWN(test_signals_sent_by_mistake_end_no_daemon),
 		OWN(test_limit_of_file_sizes_refuses_the_session_that_exceeds_it),
+		OWN(test_drain_of_a_stopped_daemon_says_that_it_may_take_effect_later),
+		OWN(test_second_daemon_names_the_first_one),
 	};
 
 	watchdog(WATCHDOG_SECONDS);

@@ -3,6 +3,7 @@
 #include "harness.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -195,10 +196,25 @@ static void test_second_daemon_on_a_live_socket_is_refused(void **state)
 	await_sessions(harness, 0);
 }
 
+static void test_file_in_the_place_of_a_socket_stays(void **state)
+{
+	struct harness *harness = *state;
+
+	assert_int_equal(unlink(harness->socket), 0);
+	int fd = open(harness->socket, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	assert_true(fd >= 0);
+	close(fd);
+	kill(getpid(), SIGTERM);
+	assert_int_equal(harness_join(harness), SERVE_DRAINED);
+	assert_int_equal(unlink(harness->socket), 0);
+	assert_int_equal(access(harness->admin_socket, F_OK), -1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		harness_test(test_drain_refuses_clients_until_nothing_is_in_flight),
+		harness_test(test_file_in_the_place_of_a_socket_stays),
 		harness_test_with(test_signal_drains, harness_configure_logged),
 		harness_test(test_second_signal_ends_at_once),
 		harness_test_with(test_drain_that_takes_too_long_aborts_with_draining,
