@@ -35,8 +35,6 @@ static int msg_check_generate(const void *message, struct msg_detail *ret_detail
 		*ret_detail = (struct msg_detail){.detail = RING_DETAIL_EMPTY};
 		return MIMEO_E_INVALID;
 	}
-	if (msg->max_tokens == 0)
-		return msg_refuse_field(ret_detail, MSG_MAX_TOKENS);
 	if (msg->logits.buffer != 0 && !(msg->flags & MIMEO_GENERATE_PROMPT_LOGITS))
 		return msg_refuse_field(ret_detail, MSG_LOGITS_BUFFER);
 	if (msg->draft_tokens > MIMEO_DRAFT_MAX && msg->draft_tokens != MIMEO_DRAFT_NONE)
@@ -47,13 +45,13 @@ static int msg_check_generate(const void *message, struct msg_detail *ret_detail
 #define MSG_REQUEST_STATUSES                                                                       \
 	.limit = MSG_HEADER_MAX, .malformed = MIMEO_E_INVALID, .refused = MIMEO_E_INVALID
 
-/* msg_check_generate and msg_check_step refuse a zero n_tokens, n_rows or max_tokens: absent fields have no
+/* msg_check_generate and msg_check_step refuse a zero n_tokens or n_rows: absent fields have no
  * range. */
 static const struct msg_entry generate_entries[] = {
 	MSG_ENTRY_U32(MSG_MODEL, struct msg_generate, model, 0, UINT32_MAX),
 	MSG_ENTRY_U32(MSG_SEQUENCE, struct msg_generate, sequence, 0, UINT32_MAX),
 	MSG_ENTRY_U32(MSG_N_TOKENS, struct msg_generate, n_tokens, 0, UINT32_MAX),
-	MSG_ENTRY_U32(MSG_MAX_TOKENS, struct msg_generate, max_tokens, 1, UINT32_MAX),
+	MSG_ENTRY_U32(MSG_MAX_TOKENS, struct msg_generate, max_tokens, 0, UINT32_MAX),
 	MSG_ENTRIES_SAMPLING(struct msg_generate, sampling),
 	MSG_ENTRY_IDS(MSG_STOP, struct msg_generate, stop, n_stop),
 	MSG_ENTRY_FLAGS(MSG_FLAGS, struct msg_generate, flags,

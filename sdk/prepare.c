@@ -181,7 +181,7 @@ static int prepare_check_generate(
 		return rc;
 	if ((rc = prepare_check_mask_row(request, &generate->mask, 0, generate->n_tokens)) < 0)
 		return rc;
-	if ((uint64_t)generate->n_tokens + generate->max_tokens > most)
+	if ((uint64_t)generate->n_tokens + (generate->max_tokens ? generate->max_tokens : 1) > most)
 		return prepare_refuse(request, MIMEO_E_TOO_LONG,
 			"%u token%s and max_tokens %u: the model's sequences have at most %u",
 			generate->n_tokens, generate->n_tokens == 1 ? "" : "s",

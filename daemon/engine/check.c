@@ -39,7 +39,9 @@ static void check_sequence(const struct sequence *s)
 	assert(s->n_tokens <= session->max_seq_len);
 	assert(!s->open || !s->ephemeral);
 	assert(s->open || s->ephemeral || s->forget || !s->table.n_pages);
-	assert((s->state == SEQUENCE_RUNNING) == (s->request != NULL));
+	assert(s->state != SEQUENCE_RUNNING || s->request);
+	assert(s->state != SEQUENCE_IDLE || !s->request);
+	assert((s->state == SEQUENCE_IDLE && s->open && !s->fixed) == (s->idle_prev != NULL));
 	if (s->state == SEQUENCE_IDLE) {
 		assert(s->slot < 0 && !s->n_pending && !s->forget && s->n_computed <= s->n_tokens);
 		assert(s->open || !s->table.n_pages);
@@ -173,6 +175,19 @@ static void check_accounting(const struct engine *engine)
 
 /* ---- slots and pages of a model ---- */
 
+/* Sequences that may be evicted, and their pages. */
+static void check_idle(const struct runner *runner)
+{
+	const struct sequence *s;
+	uint32_t n_pages = 0;
+
+	DL_FOREACH2 (runner->slots.idle, s, idle_next) {
+		assert(s->state == SEQUENCE_IDLE && s->open && !s->fixed && s->runner == runner);
+		n_pages += s->table.n_pages;
+	}
+	assert(n_pages == runner->slots.n_idle_pages);
+}
+
 /* Each slot is free, or has one sequence. */
 static void check_slots(const struct runner *runner, uint32_t *uses)
 {
@@ -195,6 +210,7 @@ static void check_slots(const struct runner *runner, uint32_t *uses)
 	}
 	for (uint32_t i = 0; i < n; i++)
 		assert(uses[i] == 1);
+	check_idle(runner);
 	assert(!slots->head || (slots->head->state == REQUEST_WAITING && slots->head->runner == runner));
 	assert(slots->n_copies <= n);
 }

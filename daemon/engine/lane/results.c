@@ -63,7 +63,9 @@ static void results_take_token(struct request *request, struct sequence *s, int3
 /* n: prompt tokens of the request computed so far. */
 static void results_take_prompt(struct request *request, uint32_t n)
 {
-	assert(n >= request->n_prompt);
+	/* A preempted request computes tokens once more. */
+	if (n <= request->n_prompt)
+		return;
 	counter_add(&request->session->port->n_prompt_tokens, n - request->n_prompt);
 	request->n_prompt = n;
 }

@@ -6,6 +6,10 @@
  * and goes ahead of the decodes in the next step, one a step, never in two steps in a row. Verifications
  * have several tokens each and may fill a step: one of them then yields to prompts in the next.
  *
+ * A prompt has its pages from admission on; a decode takes those of its next tokens here. Where none are
+ * free, idle sequences are evicted and younger requests preempted (reclaim.h); a decode whose pages are
+ * still on their way back is left out of the step.
+ *
  * Hot path: no allocation, no lock, no system call.
  */
 #include "daemon/engine/lane/lane.h"
@@ -14,6 +18,9 @@
 #include <string.h>
 
 #include "daemon/engine/lane/speculation.h"
+#include "daemon/engine/requests/completion.h"
+#include "daemon/engine/requests/finish.h"
+#include "daemon/engine/requests/reclaim.h"
 #include "daemon/engine/requests/request.h"
 #include "daemon/engine/requests/sequence.h"
 
@@ -37,7 +44,7 @@ static bool schedule_is_decode(const struct sequence *s)
 	if (schedule_remaining(s) != 1 || !schedule_may_sample(s))
 		return false;
 	if (s->request->op == RING_OP_GENERATE)
-		return s->n_computed >= s->target;
+		return s->n_computed >= s->prompt_end;
 	return s->n_computed > 0 && s->request->rows[s->row].n_tokens == 1;
 }
 
@@ -82,10 +89,22 @@ static void schedule_place_embeddings(
 	row->n_ids = n_ids;
 }
 
+/* Evicted tokens ahead of a request with a window of its own had the model's mask: they get it again, and
+ * the slot is initialised once more where they end. 0: there are none. */
+static uint32_t schedule_history_end(const struct sequence *s)
+{
+	const struct request *r = s->request;
+
+	if (!r->own_mask || r->mask.kind != MIMEO_MASK_WINDOW || s->n_computed >= r->n_history)
+		return 0;
+	return r->n_history;
+}
+
 /* The row's mask, by positions of the sequence. */
 static struct slot_mask schedule_mask_of(const struct sequence *s)
 {
-	const struct mimeo_mask *m = &s->request->mask;
+	const struct mimeo_mask *m =
+		schedule_history_end(s) ? &s->runner->options.mask : &s->request->mask;
 	uint32_t begin = sequence_request_start(s);
 	struct slot_mask mask = {.kind = m->kind, .window = m->window, .begin = begin};
 
@@ -141,6 +160,26 @@ static void schedule_add_init(struct inputs_slot *slot, struct sequence *s)
 	inputs_set_mask(slot, &mask);
 	speculation_begin(s);
 	inputs_set_drafts(slot, s->n_drafts);
+}
+
+/* The entries of the block table that changed since the slot's last row. */
+static void schedule_add_pages(struct inputs_slot *slot, const struct sequence *s, struct step_row *row)
+{
+	row->page_first = s->n_shown;
+	row->n_pages = s->table.n_pages - s->n_shown;
+	if (row->n_pages)
+		row->page_offset = inputs_add_pages(slot, s->table.pages + s->n_shown, row->n_pages);
+}
+
+/* Has the step capacity for the block table entries of the sequence's row? */
+static bool schedule_can_add_pages(const struct batch *b, const struct sequence *s)
+{
+	const struct inputs_slot *slot = b->inflight->slot;
+
+	if (!s->slot_ready)
+		return inputs_can_init(&b->runner->inputs, slot, s->table.n_pages);
+	assert(s->n_shown <= s->table.n_pages);
+	return inputs_can_add_pages(slot, s->table.n_pages - s->n_shown);
 }
 
 /* Count the row as computed; one that verifies yields one token at least. */
@@ -199,7 +238,10 @@ static void schedule_write_row(struct batch *b, struct sequence *s, const struct
 
 	if (!s->slot_ready)
 		schedule_add_init(slot, s);
+	else
+		schedule_add_pages(slot, s, &step_row);
 	s->slot_ready = true;
+	s->n_shown = s->table.n_pages;
 	if (s->request->mask_words)
 		schedule_place_words(s, slot, &step_row);
 	if (s->request->embeddings.at)
@@ -233,12 +275,13 @@ static bool schedule_add_row(struct batch *b, struct sequence *s, uint32_t n_tok
 	struct inflight_row row = {
 		.sequence = s,
 		.sample = s->n_computed + n_tokens == s->n_tokens + s->n_pending,
-		.last = s->n_computed < s->target && s->n_computed + n_tokens >= s->target,
+		.last = s->n_computed < s->target && s->n_computed + n_tokens >= s->target &&
+			s->request->n_rows_unlaunched,
 		.verify = verify,
 		.result = -1,
 	};
 
-	if (!s->slot_ready && !inputs_can_init(&b->runner->inputs, slot, s->table.n_pages))
+	if (!schedule_can_add_pages(b, s))
 		return false;
 	if (row.last && schedule_leaves_results(s)) {
 		if (slot->n_results == b->runner->inputs.limits.max_results)
@@ -248,6 +291,8 @@ static bool schedule_add_row(struct batch *b, struct sequence *s, uint32_t n_tok
 	schedule_write_row(b, s, &row, n_tokens, n_run, decode);
 	b->inflight->rows[b->inflight->n_rows] = row;
 	schedule_add_to_shape(b, n_run, decode);
+	if (schedule_history_end(s) && s->n_computed + n_tokens == schedule_history_end(s))
+		s->slot_ready = false;
 	schedule_count_row(s, n_tokens);
 	/* A step's token is the client's to append. */
 	assert(s->n_computed <= s->n_tokens + s->n_pending);
@@ -291,18 +336,63 @@ static bool schedule_has_drafts(const struct runner *runner)
 	return false;
 }
 
+/* Where a decode's tokens end at the farthest: those of its row, of drafts that launched steps may have
+ * accepted, and of the draft model's passes. */
+static uint32_t schedule_decode_end(const struct batch *b, const struct sequence *s)
+{
+	const uint32_t k = b->verifies && s->n_drafts ? b->runner->options.n_drafts : 0;
+	const uint32_t limit = sequence_limit(s);
+	const uint64_t end = (uint64_t)s->n_computed + 1 + (uint64_t)k * (s->n_pending + 2);
+
+	return end < limit ? (uint32_t)end : limit;
+}
+
+/* Pages for the decode's row. */
+static bool schedule_take_pages(struct batch *b, struct sequence *s)
+{
+	struct runner *runner = b->runner;
+	const uint32_t end = schedule_decode_end(b, s);
+	const uint32_t needed = kv_pages_needed(runner->kv, &s->table, s->n_computed, end - s->n_computed);
+
+	if (!needed)
+		return true;
+	if (runner->slots.n_copies == runner->limits->max_requests)
+		return false;
+	if (needed > kv_pages_free(runner->kv) && !reclaim_pages(runner, needed, 0, s->request->order))
+		return false;
+	return sequence_extend(s, end) == 0;
+}
+
+/* Ahead of the rows: requests that are preempted here have none in this step. */
+static void schedule_page_decodes(struct batch *b)
+{
+	struct slots *slots = &b->runner->slots;
+
+	for (uint32_t i = 0; i < slots->n_running; i++) {
+		struct sequence *s = slots->running[i];
+		const uint32_t n_running = slots->n_running;
+
+		if (!schedule_is_decode(s) || s->request->op != RING_OP_GENERATE)
+			continue;
+		s->starved = !schedule_take_pages(b, s);
+		/* Those behind the preempted ones moved up: look at all that moved. */
+		if (slots->n_running < n_running)
+			i = UINT32_MAX;
+	}
+}
+
 static void schedule_add_decodes(struct batch *b)
 {
 	uint32_t n_run, most = b->max_tokens;
 
-	b->verifies = schedule_has_drafts(b->runner);
 	n_run = b->verifies ? 1 + b->runner->options.n_drafts : 1;
 	if (b->yields)
 		most -= n_run < most ? n_run : most;
 	for (uint32_t i = 0; i < b->runner->slots.n_running && schedule_has_room(b); i++) {
 		struct sequence *s = schedule_at_turn(b, i);
 
-		if (schedule_is_decode(s) && !schedule_is_in(b, s) && b->shape.tokens + n_run <= most)
+		if (schedule_is_decode(s) && !s->starved && !schedule_is_in(b, s) &&
+			b->shape.tokens + n_run <= most)
 			schedule_add_row(b, s, 1, true);
 	}
 }
@@ -358,6 +448,8 @@ static void schedule_add_chunks(struct batch *b)
 		n_left--;
 		if (share > schedule_remaining(s))
 			share = schedule_remaining(s);
+		if (schedule_history_end(s) && share > schedule_history_end(s) - s->n_computed)
+			share = schedule_history_end(s) - s->n_computed;
 		share = schedule_uncut(s, share, budget);
 		if (share)
 			schedule_add_row(b, s, share, false);
@@ -365,6 +457,29 @@ static void schedule_add_chunks(struct batch *b)
 			b->schedule->whole_waits = true;
 	}
 	b->schedule->chunks_wait = n_left > 0;
+}
+
+/* Requests that cannot be preempted may have all pages: nothing that runs returns any. The youngest ends. */
+static void schedule_end_stuck(struct runner *runner)
+{
+	const struct slots *slots = &runner->slots;
+	struct sequence *youngest = NULL;
+	struct msg_detail detail;
+
+	if (runner->launched != runner->completed || slots->releasing)
+		return;
+	for (uint32_t i = 0; i < slots->n_running; i++) {
+		struct sequence *s = slots->running[i];
+
+		if (!s->starved)
+			return;
+		if (!youngest || s->request->order > youngest->request->order)
+			youngest = s;
+	}
+	if (!youngest)
+		return;
+	detail = DETAIL(RING_DETAIL_PAGES, (int64_t)youngest->table.n_pages + 1, kv_pages_total(runner->kv));
+	finish_request(youngest->request, MIMEO_E_NO_MEMORY, MIMEO_FINISH_ERROR, &detail);
 }
 
 bool schedule_rows(struct lane *lane, struct inflight *inflight, struct batch_shape *ret_shape)
@@ -386,6 +501,10 @@ bool schedule_rows(struct lane *lane, struct inflight *inflight, struct batch_sh
 	inflight->drafts = inflight->follows = false;
 	if (!runner->slots.n_running)
 		return false;
+	b.verifies = schedule_has_drafts(runner);
+	schedule_page_decodes(&b);
+	if (!runner->slots.n_running)
+		return false;
 	if (whole)
 		schedule_add_whole(&b);
 	schedule_add_decodes(&b);
@@ -397,5 +516,7 @@ bool schedule_rows(struct lane *lane, struct inflight *inflight, struct batch_sh
 	assert(b.shape.rows <= b.max_rows && b.shape.tokens <= b.max_tokens);
 	assert(b.shape.rows == inflight->n_rows);
 	*ret_shape = b.shape;
+	if (!b.shape.rows)
+		schedule_end_stuck(runner);
 	return b.shape.rows > 0;
 }

@@ -27,7 +27,11 @@ struct slots {
 	struct sequence **running; /* [max_requests] */
 	uint32_t n_running;
 	struct sequence *releasing; /* stopped, but a launched step still names their slots and pages */
-	struct request *head; /* waits for pages or slots that will come back; no request passes it */
+	struct sequence *idle;      /* IDLE and open, not fixed; the least recently used first */
+	uint32_t n_idle_pages;      /* of these; pages that they share count several times */
+	uint32_t n_fixed_pages;     /* of IDLE sequences that are fixed, likewise */
+	struct request *head; /* waited for pages or slots for so long that no request passes it */
+	uint64_t n_started;   /* requests that took slots, from 1 */
 	uint32_t (*copies)[2]; /* [max_requests] pages to copy ahead of the next step */
 	uint32_t n_copies;
 };
@@ -63,6 +67,7 @@ struct runner {
 	uint64_t launched, completed; /* step numbers, from 1 */
 	_Atomic uint32_t pages_free;
 	_Atomic uint64_t n_tokens_out, n_steps, n_not_finite;
+	_Atomic uint64_t n_evicted, n_preempted; /* idle sequences, requests */
 	_Atomic uint64_t n_eager[N_EAGER_REASONS];
 	struct speculation_counters speculation;
 };

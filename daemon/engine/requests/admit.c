@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Admission: which waiting request may start. Decided before anything runs: by pages, by slots, and
- * by order.
+ * Admission: which waiting request takes slots and pages. A generate request starts with pages for the
+ * tokens that it has and one more; schedule.c takes the others as tokens come.
  *
  * Order: requests of one session that name the same sequence start one after another, as submitted.
  * A pass walks a session's waiting list; a sequence that an earlier request waits for, or that is
  * busy, is claimed, and later requests that name it are passed over.
  *
- * Turns: each session starts one generate request a turn. One that does not fit is the model's head: no
- * other generate request passes it, so that pages and slots which return are kept for it. A request that
- * needs pages of idle open sequences, which may never return, does not delay others. A step that finds too
- * few slots is a head that delays steps, too.
+ * Turns: each session starts one generate request a turn. A request that does not fit is passed by others, but
+ * by ADMIT_PASSES at most: from then on it is the model's head. Nothing else of the model starts, and generate
+ * requests are preempted, the youngest first, until the head fits.
  */
 #include "daemon/engine/requests/admit.h"
 
@@ -19,6 +18,9 @@
 
 #include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/finish.h"
+#include "daemon/engine/requests/reclaim.h"
+
+#define ADMIT_PASSES 32 /* requests that may pass one which does not fit */
 
 enum admit_outcome { STARTED, BLOCKED }; /* STARTED: or ended; it waits no more */
 
@@ -47,93 +49,153 @@ static uint32_t admit_pages_in_all(const struct runner *runner, uint32_t n_token
 
 static void admit_start(struct request *request)
 {
-	engine_session_wait_remove(request->session, request);
-	request->state = REQUEST_RUNNING;
-}
-
-/* Run a row on its sequence, with pages for n_more tokens behind its own: they were counted as free, and
- * this thread alone takes any. */
-static void admit_row(struct request *request, uint32_t i, struct sequence *sequence, uint32_t n_more)
-{
-	const struct request_row *row = &request->rows[i];
-	int rc;
-
-	assert(sequence->n_tokens + row->n_tokens + n_more <= sequence->session->max_seq_len);
-	memcpy(sequence->tokens + sequence->n_tokens, row->tokens, row->n_tokens * sizeof(row->tokens[0]));
-	sequence->n_tokens += row->n_tokens;
-	rc = sequence_extend(sequence, sequence->n_tokens + n_more);
-	assert(!rc);
-	sequence_run(sequence, request, i);
-}
-
-/* Would n pages be free when all ephemeral sequences have ended? */
-static bool admit_pages_come_back(const struct runner *runner, uint32_t n)
-{
-	uint64_t sum = kv_pages_free(runner->kv);
-
-	for (uint32_t i = 0; i < runner->slots.n_running; i++) {
-		if (runner->slots.running[i]->ephemeral)
-			sum += runner->slots.running[i]->table.n_pages;
-	}
-	for (const struct sequence *s = runner->slots.releasing; s; s = s->next) {
-		if (s->ephemeral || s->forget)
-			sum += s->table.n_pages;
-	}
-	return n <= sum;
-}
-
-static enum admit_outcome admit_wait_as_head(struct request *request, bool comes_back)
-{
 	struct runner *runner = request->runner;
 
-	if (!runner->slots.head && comes_back) {
-		runner->slots.head = request;
-	} else if (runner->slots.head == request && !comes_back) {
-		/* Those that it delayed look again. */
-		runner->slots.head = NULL;
+	engine_session_wait_remove(request->session, request);
+	request->state = REQUEST_RUNNING;
+	request->passed = 0;
+	runner->slots.n_started++;
+}
+
+/* Append the row's tokens to its sequence. */
+static void admit_append(struct sequence *sequence, const struct request_row *row)
+{
+	assert(sequence->n_tokens + row->n_tokens <= sequence->session->max_seq_len);
+	memcpy(sequence->tokens + sequence->n_tokens, row->tokens, row->n_tokens * sizeof(row->tokens[0]));
+	sequence->n_tokens += row->n_tokens;
+}
+
+/* Run a row on its sequence, with pages for n_total tokens: they were counted as free, and this thread alone
+ * takes any. */
+static void admit_run(struct request *request, uint32_t i, struct sequence *sequence, uint32_t n_total)
+{
+	int rc;
+
+	sequence_run(sequence, request, i);
+	rc = sequence_extend(sequence, n_total);
+	assert(!rc);
+}
+
+static enum admit_outcome admit_wait(struct request *request)
+{
+	struct slots *slots = &request->runner->slots;
+
+	if (!request->passed)
+		request->passed = slots->n_started;
+	if (!slots->head && slots->n_started - request->passed >= ADMIT_PASSES)
+		slots->head = request;
+	return BLOCKED;
+}
+
+/* It waits for what may never return: it does not delay others. */
+static enum admit_outcome admit_wait_beside(struct request *request)
+{
+	struct slots *slots = &request->runner->slots;
+
+	if (slots->head == request) {
+		slots->head = NULL;
 		request->session->accounting->admit = true;
 	}
+	request->passed = 0;
 	return BLOCKED;
+}
+
+/* Does another request keep what is free? */
+static bool admit_is_passed_over(const struct request *request)
+{
+	const struct request *head = request->runner->slots.head;
+
+	return head && head != request;
+}
+
+/* Slots and pages for the request, of whose sequences `claim` is the mark: evicted where that suffices,
+ * preempted for the model's head. */
+static bool admit_make_free(struct request *request, uint32_t n_slots, uint32_t n_pages, uint64_t claim)
+{
+	struct runner *runner = request->runner;
+	const bool head = runner->slots.head == request;
+
+	if (runner->slots.n_copies + n_slots > runner->limits->max_requests)
+		return false;
+	if (runner->slots.n_free < n_slots && head)
+		reclaim_slots(runner, n_slots, RECLAIM_ANY);
+	if (kv_pages_free(runner->kv) < n_pages)
+		reclaim_pages(runner, n_pages, claim, head ? RECLAIM_ANY : RECLAIM_NONE);
+	return runner->slots.n_free >= n_slots && kv_pages_free(runner->kv) >= n_pages;
+}
+
+/* ---- generate ---- */
+
+/* How many tokens it may generate; STARTED: refused. */
+static enum admit_outcome admit_limit(struct request *request, const struct sequence *sequence)
+{
+	const struct runner *runner = request->runner;
+	const uint32_t n_pages = kv_pages_total(runner->kv), max_seq_len = runner->options.max_seq_len;
+	const uint64_t n_own = (uint64_t)sequence->n_tokens + request->rows[0].n_tokens;
+	const uint64_t most = (uint64_t)n_pages * runner->limits->page_tokens;
+	uint64_t total = n_own + (request->no_limit ? 1 : request->max_tokens);
+	uint32_t in_all;
+
+	if (total > max_seq_len)
+		return admit_fail(request, MIMEO_E_TOO_LONG,
+			DETAIL(RING_DETAIL_LENGTH, (int64_t)total, max_seq_len));
+	in_all = admit_pages_in_all(runner, (uint32_t)total);
+	if (in_all > n_pages)
+		return admit_fail(request, MIMEO_E_TOO_LONG,
+			DETAIL(RING_DETAIL_PAGES, in_all, n_pages));
+	if (!request->no_limit)
+		return BLOCKED;
+	total = most < max_seq_len ? most : max_seq_len;
+	if (request->max_tokens > total - n_own)
+		request->max_tokens = (uint32_t)(total - n_own);
+	return BLOCKED;
+}
+
+/* STARTED: refused, for what is wrong with its sequence. */
+static enum admit_outcome admit_check_generate(struct request *request, struct sequence *sequence)
+{
+	if (!sequence || (!sequence->open && !sequence->ephemeral))
+		return admit_fail(request, MIMEO_E_UNKNOWN_SEQUENCE,
+			DETAIL(RING_DETAIL_SEQUENCE, request->sequence));
+	if (sequence->runner != request->runner)
+		return admit_fail(request, MIMEO_E_INVALID,
+			DETAIL(RING_DETAIL_ROW_MODEL, 0, request->sequence));
+	return admit_limit(request, sequence);
 }
 
 static enum admit_outcome admit_generate(struct request *request)
 {
 	struct runner *runner = request->runner;
 	struct sequence *sequence = engine_session_request_sequence(request);
-	const uint32_t n_pages = kv_pages_total(runner->kv);
-	uint64_t total;
-	uint32_t needed, in_all;
+	uint32_t n_total, needed;
 
-	if (!request->sequence) {
+	if (!request->sequence && !request->started) {
 		sequence->ephemeral = true;
 		sequence_reset(sequence, runner);
 	}
-	if (!sequence || (!sequence->open && !sequence->ephemeral))
-		return admit_fail(request, MIMEO_E_UNKNOWN_SEQUENCE,
-			DETAIL(RING_DETAIL_SEQUENCE, request->sequence));
-	if (sequence->runner != runner)
-		return admit_fail(request, MIMEO_E_INVALID,
-			DETAIL(RING_DETAIL_ROW_MODEL, 0, request->sequence));
-	total = (uint64_t)sequence->n_tokens + request->rows[0].n_tokens + request->max_tokens;
-	if (total > runner->options.max_seq_len)
-		return admit_fail(request, MIMEO_E_TOO_LONG,
-			DETAIL(RING_DETAIL_LENGTH, (int64_t)total, runner->options.max_seq_len));
-	needed = admit_pages_needed(sequence, (uint32_t)total);
-	/* Includes the pages that the sequence has: else it would wait for itself. */
-	in_all = admit_pages_in_all(runner, (uint32_t)total);
-	if (in_all > n_pages)
-		return admit_fail(request, MIMEO_E_TOO_LONG,
-			DETAIL(RING_DETAIL_PAGES, in_all, n_pages));
-	if (runner->slots.head && runner->slots.head != request)
+	if (!request->started && admit_check_generate(request, sequence) == STARTED)
+		return STARTED;
+	if (admit_is_passed_over(request))
 		return BLOCKED;
-	if (needed > kv_pages_free(runner->kv))
-		return admit_wait_as_head(request, admit_pages_come_back(runner, needed));
-	if (!runner->slots.n_free || runner->slots.n_copies >= runner->limits->max_requests)
-		return admit_wait_as_head(request, true);
+	n_total = sequence->n_tokens + (request->started ? 0 : request->rows[0].n_tokens) + 1;
+	needed = admit_pages_needed(sequence, n_total);
+	if (!reclaim_is_possible(runner, needed, sequence->fixed ? 0 : sequence->table.n_pages))
+		return admit_wait_beside(request);
+	sequence->claim = ++request->session->accounting->pass;
+	if (!admit_make_free(request, 1, needed, sequence->claim))
+		return admit_wait(request);
+	if (!request->started) {
+		request->n_history = sequence->n_computed > sequence->n_evicted ? sequence->n_computed
+										: sequence->n_evicted;
+		admit_append(sequence, &request->rows[0]);
+	}
 	admit_start(request);
-	admit_row(request, 0, sequence, request->max_tokens);
+	admit_run(request, 0, sequence, n_total);
+	request->started = true;
 	return STARTED;
 }
+
+/* ---- step ---- */
 
 /* STARTED: refused, for what is wrong with its rows. BLOCKED: nothing is. */
 static enum admit_outcome admit_check_rows(struct request *request)
@@ -167,29 +229,30 @@ static enum admit_outcome admit_step(struct request *request)
 {
 	struct runner *runner = request->runner;
 	struct engine_session *session = request->session;
-	const struct request *head = runner->slots.head;
-	const uint32_t n_free = kv_pages_free(runner->kv);
-	uint64_t needed = 0;
+	uint64_t needed = 0, own = 0, claim;
+	struct sequence *s;
 
 	if (admit_check_rows(request) == STARTED)
 		return STARTED;
-	if (head && head != request && head->op == RING_OP_STEP)
-		return BLOCKED;
+	claim = session->accounting->pass;
 	for (uint32_t i = 0; i < request->n_rows; i++) {
-		struct sequence *s =
-			engine_session_sequence(session, request->rows[i].sequence);
-
+		s = engine_session_sequence(session, request->rows[i].sequence);
 		needed += admit_pages_needed(s, s->n_tokens + request->rows[i].n_tokens);
+		own += s->fixed ? 0 : s->table.n_pages;
 	}
-	if (needed > n_free)
-		return admit_fail(request, MIMEO_E_NO_MEMORY,
-			DETAIL(RING_DETAIL_PAGES, (int64_t)needed, n_free));
-	if (request->n_rows > runner->slots.n_free ||
-		runner->slots.n_copies + request->n_rows > runner->limits->max_requests)
-		return admit_wait_as_head(request, true);
+	if (!reclaim_is_possible(runner, needed, own))
+		return admit_fail(request, MIMEO_E_NO_MEMORY, DETAIL(RING_DETAIL_PAGES, (int64_t)needed,
+			(int64_t)kv_pages_total(runner->kv) - runner->slots.n_fixed_pages - (int64_t)own));
+	if (admit_is_passed_over(request))
+		return BLOCKED;
+	if (!admit_make_free(request, request->n_rows, (uint32_t)needed, claim))
+		return admit_wait(request);
 	admit_start(request);
-	for (uint32_t i = 0; i < request->n_rows; i++)
-		admit_row(request, i, engine_session_sequence(session, request->rows[i].sequence), 0);
+	for (uint32_t i = 0; i < request->n_rows; i++) {
+		s = engine_session_sequence(session, request->rows[i].sequence);
+		admit_append(s, &request->rows[i]);
+		admit_run(request, i, s, s->n_tokens);
+	}
 	return STARTED;
 }
 
@@ -238,6 +301,8 @@ static enum admit_outcome admit_fork(struct request *request, struct sequence *p
 	child->n_tokens = parent->n_tokens;
 	child->n_computed = parent->n_computed;
 	child->n_drafted = parent->n_drafted;
+	child->n_evicted = parent->n_evicted;
+	child->fixed = parent->fixed;
 	sequence_open(child);
 	return admit_done(request);
 }

@@ -122,14 +122,35 @@ void engine_session_wait_push(struct engine_session *session, struct request *re
 	assert(session->n_waiting <= session->n_in_flight);
 }
 
+void engine_session_wait_return(struct engine_session *session, struct request *request)
+{
+	struct request *later;
+
+	assert(request->state == REQUEST_RUNNING && request->started);
+	request->state = REQUEST_WAITING;
+	DL_FOREACH (session->waiting, later) {
+		if (later->order > request->order)
+			break;
+	}
+	if (later)
+		DL_PREPEND_ELEM(session->waiting, later, request);
+	else
+		DL_APPEND(session->waiting, request);
+	session->n_waiting++;
+	session->accounting->admit = true;
+	assert(session->n_waiting <= session->n_in_flight);
+}
+
 void engine_session_wait_remove(struct engine_session *session, struct request *request)
 {
 	assert(request->state == REQUEST_WAITING && session->n_waiting > 0);
 	DL_DELETE(session->waiting, request);
 	session->n_waiting--;
 	assert((session->n_waiting == 0) == !session->waiting);
-	if (request->runner && request->runner->slots.head == request)
+	if (request->runner && request->runner->slots.head == request) {
 		request->runner->slots.head = NULL;
+		session->accounting->admit = true; /* those that it delayed look once more */
+	}
 }
 
 bool engine_session_is_idle(const struct engine_session *session)

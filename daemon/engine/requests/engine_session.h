@@ -60,6 +60,8 @@ void engine_session_fail(struct engine_session *session, const char *text);
 bool engine_session_is_idle(const struct engine_session *session);
 /* The request WAITS from now on; or no longer. */
 void engine_session_wait_push(struct engine_session *session, struct request *request);
+/* A preempted request waits once more, ahead of those submitted after it. */
+void engine_session_wait_return(struct engine_session *session, struct request *request);
 void engine_session_wait_remove(struct engine_session *session, struct request *request);
 
 #endif

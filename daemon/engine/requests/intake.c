@@ -271,6 +271,7 @@ static int intake_mask(struct request *request, const struct mimeo_mask *mask, s
 	if (mask->kind == MIMEO_MASK_DEFAULT)
 		return intake_default_mask(request, refusal);
 	request->mask = *mask;
+	request->own_mask = true;
 	if (!attention->masks)
 		return intake_refuse_mask(refusal, mask, attention->name);
 	if (mask->prefix > most)
@@ -291,15 +292,15 @@ static int intake_mask(struct request *request, const struct mimeo_mask *mask, s
 /* When it ends. */
 static int intake_ends(struct request *request, const struct msg_generate *msg, struct refusal *refusal)
 {
-	if (!msg->max_tokens)
-		return intake_refuse(refusal, MIMEO_E_INVALID,
-			DETAIL(RING_DETAIL_RANGE, MSG_MAX_TOKENS));
 	for (uint32_t i = 0; i < msg->n_stop; i++) {
 		if ((uint32_t)msg->stop[i] >= request->runner->model->config.vocab_size)
 			return intake_refuse(refusal, MIMEO_E_INVALID,
 				DETAIL(RING_DETAIL_RANGE, MSG_STOP));
 	}
+	request->no_limit = msg->max_tokens == 0;
 	request->max_tokens = msg->max_tokens;
+	if (request->no_limit && msg->n_tokens < request->runner->options.max_seq_len)
+		request->max_tokens = request->runner->options.max_seq_len - msg->n_tokens;
 	request->n_stop = msg->n_stop;
 	memcpy(request->stop, msg->stop, sizeof(request->stop));
 	request->ignore_eos = msg->flags & MIMEO_GENERATE_IGNORE_EOS;
@@ -319,7 +320,7 @@ static int intake_generate(struct request *request, const struct ring_sqe *sqe, 
 		    &request->logits, refusal) ||
 		intake_fence(request, msg.flags & MIMEO_GENERATE_FENCE, refusal))
 		return refusal->status;
-	if (intake_set_output(request, sqe, msg.max_tokens,
+	if (intake_set_output(request, sqe, request->max_tokens,
 		    request->want_logits && !request->logits.at, 0, refusal))
 		return refusal->status;
 	request->sequence = msg.sequence;
@@ -456,6 +457,7 @@ int intake_request(struct engine_session *session, const struct ring_sqe *sqe, s
 		.generation = sqe->generation,
 		.user_data = sqe->user_data,
 		.op = sqe->op,
+		.order = ++accounting->n_submitted,
 		.sequence = sqe->sequence,
 		.argument = sqe->argument,
 	};

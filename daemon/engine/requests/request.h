@@ -6,7 +6,8 @@
  * A request: one submission that intake.c accepted, until finish.c posts its final completion.
  *
  *	FREE --intake--> WAITING --admit--> RUNNING --finish--> FREE
- *	                    |                  +-------finish--> ENDING --last step completed--> FREE
+ *	                    |  ^               +-------finish--> ENDING --last step completed--> FREE
+ *	                    |  +---preempted---+
  *	                    +--refused, cancelled, deadline--> FREE
  */
 
@@ -53,8 +54,15 @@ struct request {
 	struct payload payload;    /* its copy, checked at intake and not afterwards */
 	const uint8_t *mask_words; /* in it: uint64 [tokens of all rows]; NULL: none */
 	uint64_t deadline_ns;      /* CLOCK_MONOTONIC; 0: none */
+	uint64_t order;            /* of submission, over all sessions; from 1 */
+	uint64_t passed;           /* the runner's n_started when it did not fit first; 0: it has not waited */
+	bool started;              /* it has run: a preempted request waits with tokens in its sequence */
+	bool own_mask;             /* its mask is not the model's default */
+	uint32_t n_history;        /* leading positions that were computed before it */
 	/* generate */
-	uint32_t max_tokens, n_stop, n_prompt, n_generated;
+	uint32_t max_tokens; /* set at the start if no_limit */
+	bool no_limit;       /* until a stop token, or the model's length */
+	uint32_t n_stop, n_prompt, n_generated;
 	int32_t stop[MIMEO_STOP_MAX];
 	bool ignore_eos;
 	uint32_t n_drafts; /* draft tokens a step that it may have */

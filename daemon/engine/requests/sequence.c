@@ -20,10 +20,42 @@ void sequence_reset(struct sequence *sequence, struct runner *runner)
 	assert(sequence->state == SEQUENCE_IDLE && !sequence->table.n_pages);
 	sequence->runner = runner;
 	sequence->n_tokens = sequence->n_computed = sequence->n_pending = 0;
-	sequence->n_drafted = sequence->n_drafts = 0;
-	sequence->forget = false;
+	sequence->n_drafted = sequence->n_drafts = sequence->n_evicted = 0;
+	sequence->forget = sequence->fixed = false;
 	sequence->slot_ready = false;
 	sequence->last_step = 0;
+}
+
+/* ---- idle sequences ---- */
+
+/* An IDLE sequence that is open keeps its pages, at the list's end: it was used last. */
+static void sequence_join_idle(struct sequence *sequence)
+{
+	struct slots *slots = &sequence->runner->slots;
+
+	assert(sequence->state == SEQUENCE_IDLE && sequence->open);
+	if (sequence->fixed)
+		slots->n_fixed_pages += sequence->table.n_pages;
+	if (sequence->fixed)
+		return;
+	slots->n_idle_pages += sequence->table.n_pages;
+	DL_APPEND2(slots->idle, sequence, idle_prev, idle_next);
+}
+
+static void sequence_leave_idle(struct sequence *sequence)
+{
+	struct slots *slots = &sequence->runner->slots;
+
+	assert(sequence->state == SEQUENCE_IDLE && sequence->open);
+	if (sequence->fixed) {
+		assert(slots->n_fixed_pages >= sequence->table.n_pages);
+		slots->n_fixed_pages -= sequence->table.n_pages;
+		return;
+	}
+	assert(sequence->idle_prev && slots->n_idle_pages >= sequence->table.n_pages);
+	slots->n_idle_pages -= sequence->table.n_pages;
+	DL_DELETE2(slots->idle, sequence, idle_prev, idle_next);
+	sequence->idle_prev = sequence->idle_next = NULL;
 }
 
 void sequence_open(struct sequence *sequence)
@@ -37,6 +69,7 @@ void sequence_open(struct sequence *sequence)
 	atomic_fetch_add_explicit(
 		&session->accounting->stats->n_sequences, 1, memory_order_relaxed);
 	sequence_count_pages(sequence, sequence->table.n_pages);
+	sequence_join_idle(sequence);
 }
 
 static void sequence_close(struct sequence *sequence)
@@ -51,18 +84,45 @@ static void sequence_close(struct sequence *sequence)
 		&session->accounting->stats->n_sequences, 1, memory_order_relaxed);
 }
 
+/* All pages, which no launched step names. */
+static void sequence_release_pages(struct sequence *sequence)
+{
+	const int64_t n = sequence->table.n_pages;
+
+	if (!n)
+		return;
+	kv_clear(sequence->runner->kv, &sequence->table);
+	sequence_count_pages(sequence, -n);
+}
+
+/* The tokens stay, to be computed once more. */
+static void sequence_drop_pages(struct sequence *sequence)
+{
+	sequence_release_pages(sequence);
+	if (sequence->n_computed > sequence->n_evicted)
+		sequence->n_evicted = sequence->n_computed;
+	sequence->n_computed = sequence->n_drafted = 0;
+}
+
+void sequence_evict(struct sequence *sequence)
+{
+	assert(!sequence->fixed);
+	sequence_leave_idle(sequence);
+	sequence_drop_pages(sequence);
+	sequence_join_idle(sequence);
+	counter_add(&sequence->runner->n_evicted, 1);
+	sequence->session->accounting->admit = true;
+}
+
 void sequence_forget(struct sequence *sequence)
 {
 	assert(sequence->state == SEQUENCE_IDLE && sequence->slot < 0);
-	if (sequence->table.n_pages) {
-		int64_t n = sequence->table.n_pages;
-
-		kv_clear(sequence->runner->kv, &sequence->table);
-		sequence_count_pages(sequence, -n);
-	}
-	if (sequence->open)
+	if (sequence->open) {
+		sequence_leave_idle(sequence);
 		sequence_close(sequence);
-	sequence->n_tokens = sequence->n_computed = 0;
+	}
+	sequence_release_pages(sequence);
+	sequence->n_tokens = sequence->n_computed = sequence->n_evicted = 0;
 	sequence->forget = false;
 	sequence->session->accounting->admit = true;
 }
@@ -73,20 +133,33 @@ void sequence_truncate(struct sequence *sequence, uint32_t n_tokens)
 	uint32_t n;
 
 	assert(sequence->state == SEQUENCE_IDLE && n_tokens <= sequence->n_tokens);
+	sequence_leave_idle(sequence);
 	sequence->n_tokens = n_tokens;
 	if (sequence->n_computed > n_tokens)
 		sequence->n_computed = n_tokens;
+	if (sequence->n_evicted > n_tokens)
+		sequence->n_evicted = n_tokens;
 	n = kv_truncate(runner->kv, &sequence->table, n_tokens, runner->dropped);
 	assert(n <= runner->max_pages);
 	kv_release(runner->kv, runner->dropped, n);
 	sequence_count_pages(sequence, -(int64_t)n);
+	sequence_join_idle(sequence);
+}
+
+uint32_t sequence_limit(const struct sequence *sequence)
+{
+	const struct request *request = sequence->request;
+
+	return sequence->target + (request->op == RING_OP_GENERATE ? request->max_tokens : 0);
 }
 
 int sequence_extend(struct sequence *sequence, uint32_t n_total)
 {
 	struct runner *runner = sequence->runner;
 	struct slots *slots = &runner->slots;
-	uint32_t before = sequence->table.n_pages, n_copies = 0;
+	const uint32_t before = sequence->table.n_pages;
+	const uint32_t first = sequence->n_computed / runner->limits->page_tokens;
+	uint32_t n_copies = 0;
 	int rc;
 
 	assert(n_total >= sequence->n_computed && n_total <= runner->options.max_seq_len);
@@ -96,6 +169,8 @@ int sequence_extend(struct sequence *sequence, uint32_t n_total)
 		return rc;
 	slots->n_copies += n_copies;
 	assert(slots->n_copies <= runner->limits->max_requests);
+	if (n_copies && sequence->n_shown > first)
+		sequence->n_shown = first;
 	sequence_count_pages(sequence, sequence->table.n_pages - before);
 	return 0;
 }
@@ -123,18 +198,35 @@ void sequence_run(struct sequence *sequence, struct request *request, uint32_t r
 	assert(sequence->state == SEQUENCE_IDLE && sequence->slot < 0 && !sequence->request);
 	assert(request->state == REQUEST_RUNNING && row < request->n_rows);
 	assert(slots->n_free > 0);
+	if (sequence->open)
+		sequence_leave_idle(sequence);
 	sequence->slot = slots->free[--slots->n_free];
 	sequence->slot_ready = false;
 	sequence->state = SEQUENCE_RUNNING;
 	sequence->session->n_busy++;
 	sequence->request = request;
 	sequence->row = row;
-	sequence->target = sequence->n_tokens;
+	sequence->target = sequence->n_tokens - request->n_generated;
+	sequence->prompt_end = sequence->n_tokens;
+	sequence->n_shown = 0;
+	sequence->starved = false;
 	sequence->document = 0;
 	sequence->n_pending = 0;
 	sequence->n_drafts = 0; /* before its first row it has none: schedule.c looks at all that run */
 	assert(slots->n_running < sequence->runner->limits->max_requests);
 	slots->running[slots->n_running++] = sequence;
+}
+
+/* Its preempted request waits once more. */
+static void sequence_wait(struct sequence *sequence)
+{
+	struct request *request = sequence->request;
+
+	sequence->request = NULL;
+	sequence_drop_pages(sequence);
+	if (sequence->open)
+		sequence_join_idle(sequence);
+	engine_session_wait_return(sequence->session, request);
 }
 
 /* No launched step names it any more. */
@@ -148,9 +240,16 @@ static void sequence_release(struct sequence *sequence)
 	assert(sequence->session->n_busy > 0);
 	slots->free[slots->n_free++] = sequence->slot;
 	sequence->slot = -1;
+	assert(!sequence->request || !sequence->n_pending);
 	sequence->n_pending = 0;
 	sequence->state = SEQUENCE_IDLE;
 	sequence->session->n_busy--;
+	if (sequence->request) {
+		sequence_wait(sequence);
+		return;
+	}
+	if (sequence->open)
+		sequence_join_idle(sequence);
 	/* Pages of tokens that were never taken go back; what was computed for these does not count. */
 	if (sequence->forget || sequence->ephemeral)
 		sequence_forget(sequence);
@@ -171,12 +270,48 @@ static void sequence_leave_running(struct sequence *sequence)
 		slots->running[i] = slots->running[i + 1];
 }
 
-void sequence_stop(struct sequence *sequence)
+/* As soon as no launched step names it; its request may have ended before. */
+static void sequence_release_later(struct sequence *sequence)
 {
 	struct runner *runner = sequence->runner;
 
-	assert(sequence->state == SEQUENCE_RUNNING && sequence->request);
+	assert(sequence->state == SEQUENCE_RUNNING);
 	sequence_leave_running(sequence);
+	sequence->state = SEQUENCE_RELEASING;
+	if (sequence->last_step <= runner->completed) {
+		sequence_release(sequence);
+		return;
+	}
+	assert(sequence->last_step <= runner->launched);
+	LL_PREPEND(runner->slots.releasing, sequence);
+}
+
+bool sequence_is_preemptible(const struct sequence *sequence)
+{
+	return sequence->state == SEQUENCE_RUNNING && !sequence->fixed &&
+		sequence->request->op == RING_OP_GENERATE;
+}
+
+void sequence_preempt(struct sequence *sequence)
+{
+	assert(sequence_is_preemptible(sequence));
+	counter_add(&sequence->runner->n_preempted, 1);
+	sequence_release_later(sequence);
+}
+
+/* Can the request's tokens be computed once more without the request? A window of its own, and what sees
+ * tokens behind itself, cannot. */
+static bool sequence_request_fixes(const struct request *request)
+{
+	if (request->embeddings.at)
+		return true;
+	return request->mask.kind != MIMEO_MASK_DEFAULT &&
+		(request->own_mask || request->mask.kind != MIMEO_MASK_WINDOW);
+}
+
+void sequence_stop(struct sequence *sequence)
+{
+	assert(sequence->state != SEQUENCE_IDLE && sequence->request);
 	/* Tokens that came as embeddings and were not computed cannot be computed from their ids; those of
 	 * earlier requests can. */
 	if (sequence->request->embeddings.at && sequence->n_tokens > sequence->n_computed) {
@@ -185,14 +320,10 @@ void sequence_stop(struct sequence *sequence)
 		sequence->n_tokens =
 			sequence->n_computed > begin ? sequence->n_computed : begin;
 	}
+	sequence->fixed |= sequence_request_fixes(sequence->request);
 	sequence->request = NULL;
-	sequence->state = SEQUENCE_RELEASING;
-	if (sequence->last_step <= runner->completed) {
-		sequence_release(sequence);
-		return;
-	}
-	assert(sequence->last_step <= runner->launched);
-	LL_PREPEND(runner->slots.releasing, sequence);
+	if (sequence->state == SEQUENCE_RUNNING)
+		sequence_release_later(sequence);
 }
 
 void sequence_release_all(struct runner *runner)

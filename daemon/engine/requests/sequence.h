@@ -6,9 +6,15 @@
  * A sequence: tokens with a KV history, owned by a session.
  *
  *	IDLE --sequence_run--> RUNNING (slot, request) --sequence_stop--> RELEASING --> IDLE
+ *	                          +------------------sequence_preempt--> RELEASING --> IDLE, request WAITING
  *
- * RELEASING: its request has ended, but a launched step still names its slot and pages; they go back
- * when runner.completed reaches last_step.
+ * RELEASING: its request has ended or was preempted, but a launched step still names its slot and pages;
+ * they go back when runner.completed reaches last_step. A preempted request keeps the sequence until then,
+ * so that the tokens of its launched rows are read: the last token may be in the slot only (vLLM #40768).
+ *
+ * An IDLE sequence that is open keeps its pages until others need them: they are evicted, least recently
+ * used first, and its tokens are computed once more when a request names it. Tokens that came as
+ * embeddings, or whose mask is not kept, cannot be computed once more: such a sequence is `fixed`.
  */
 
 #include "attention/kv_cache.h"
@@ -28,22 +34,28 @@ struct sequence {
 	bool ephemeral;  /* lives as long as its one request */
 	bool forget;     /* give all back when released */
 	bool slot_ready; /* the slot's initialisation is on the lane */
+	bool fixed;      /* its keys cannot be computed from its tokens */
+	bool starved;    /* there were no pages for its next tokens */
 	int32_t slot;    /* -1: none */
 	int32_t *tokens; /* [session.max_seq_len] prompt and output that the host knows */
 	uint32_t n_tokens;
 	uint32_t n_computed; /* positions whose K and V are launched */
+	uint32_t n_evicted;  /* leading positions that had been computed when its pages were evicted */
 	uint32_t n_pending;  /* tokens sampled by launched steps, not read; one for a row that verifies */
 	uint32_t n_drafted;  /* leading positions whose keys the draft model has, too */
 	uint32_t n_drafts;   /* draft tokens a step that its slot may have */
 	enum engine_undrafted undrafted; /* why there are none */
 	struct kv_table table;
-	struct request *request; /* RUNNING only */
+	uint32_t n_shown;        /* leading entries of the table that the slot's block table has */
+	struct request *request; /* RUNNING, or RELEASING and preempted */
 	uint32_t row;            /* which of the request's */
-	uint32_t target;         /* tokens to compute before the row samples first */
+	uint32_t target;         /* end of the tokens that the request brought */
+	uint32_t prompt_end;     /* end of the tokens that it had when it took its slot */
 	uint32_t document;       /* where the document of the last launched token begins */
 	uint64_t last_step;      /* the runner's last launched step that names it */
 	uint64_t claim;          /* admission pass in which an earlier request waits for it */
 	struct sequence *next;   /* in slots.releasing */
+	struct sequence *idle_prev, *idle_next; /* in slots.idle */
 };
 
 /* Forget the history of an IDLE sequence without pages; it is the runner's from now on. */
@@ -54,6 +66,8 @@ void sequence_open(struct sequence *sequence);
 uint32_t sequence_request_start(const struct sequence *sequence);
 /* How many tokens from there on see one another in both directions. */
 uint32_t sequence_prefix(const struct sequence *sequence);
+/* Tokens that it may have when its request ends. */
+uint32_t sequence_limit(const struct sequence *sequence);
 /* Have pages for n_total tokens; copies of shared pages are queued ahead of the next step. 0, or
  * -ENOSPC with nothing changed. */
 int sequence_extend(struct sequence *sequence, uint32_t n_total);
@@ -61,6 +75,12 @@ int sequence_extend(struct sequence *sequence, uint32_t n_total);
 void sequence_run(struct sequence *sequence, struct request *request, uint32_t row);
 /* The request has ended: back to IDLE as soon as no launched step names the slot. */
 void sequence_stop(struct sequence *sequence);
+/* Can its request be preempted: is all that it computed computable once more? */
+bool sequence_is_preemptible(const struct sequence *sequence);
+/* Its generate request waits once more, as soon as no launched step names the slot. */
+void sequence_preempt(struct sequence *sequence);
+/* Give the pages of a sequence in slots.idle back; its tokens stay. */
+void sequence_evict(struct sequence *sequence);
 /* Keep n_tokens of an IDLE sequence, and the pages that these need. */
 void sequence_truncate(struct sequence *sequence, uint32_t n_tokens);
 /* Give an IDLE sequence's pages back, forget its history, close it. */

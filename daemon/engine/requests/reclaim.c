@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/engine/requests/reclaim.h"
+
+#include <assert.h>
+#include <utlist.h>
+
+#include "daemon/engine/models/runner.h"
+#include "daemon/engine/requests/request.h"
+
+bool reclaim_is_possible(const struct runner *runner, uint64_t n_pages, uint64_t n_own)
+{
+	const uint32_t n_total = kv_pages_total(runner->kv);
+
+	return n_pages + n_own + runner->slots.n_fixed_pages <= n_total;
+}
+
+static void reclaim_evict(struct runner *runner, uint32_t n_pages, uint64_t claim)
+{
+	struct sequence *s, *next;
+
+	DL_FOREACH_SAFE2 (runner->slots.idle, s, next, idle_next) {
+		if (kv_pages_free(runner->kv) >= n_pages)
+			return;
+		if (s->table.n_pages && (!claim || s->claim != claim))
+			sequence_evict(s);
+	}
+}
+
+/* It gives all its pages back when the launched steps that name it have completed. */
+static bool reclaim_leaves(const struct sequence *s)
+{
+	return s->request || s->ephemeral || s->forget;
+}
+
+static uint64_t reclaim_coming_pages(const struct runner *runner)
+{
+	uint64_t n = kv_pages_free(runner->kv);
+
+	for (const struct sequence *s = runner->slots.releasing; s; s = s->next)
+		n += reclaim_leaves(s) ? s->table.n_pages : 0;
+	return n;
+}
+
+static uint64_t reclaim_coming_slots(const struct runner *runner)
+{
+	uint64_t n = runner->slots.n_free;
+
+	for (const struct sequence *s = runner->slots.releasing; s; s = s->next)
+		n++;
+	return n;
+}
+
+/* The youngest generate request that may be preempted; NULL: none. */
+static struct sequence *reclaim_victim(const struct runner *runner, uint64_t order)
+{
+	struct sequence *victim = NULL;
+
+	for (uint32_t i = 0; i < runner->slots.n_running; i++) {
+		struct sequence *s = runner->slots.running[i];
+
+		if (!sequence_is_preemptible(s) || s->request->order <= order)
+			continue;
+		if (!victim || s->request->order > victim->request->order)
+			victim = s;
+	}
+	return victim;
+}
+
+bool reclaim_pages(struct runner *runner, uint32_t n_pages, uint64_t claim, uint64_t order)
+{
+	struct sequence *victim;
+
+	reclaim_evict(runner, n_pages, claim);
+	while (order != RECLAIM_NONE && reclaim_coming_pages(runner) < n_pages) {
+		victim = reclaim_victim(runner, order);
+		if (!victim)
+			break;
+		sequence_preempt(victim);
+		/* What it had of an open sequence may be shared, or be evicted in turn. */
+		reclaim_evict(runner, n_pages, claim);
+	}
+	return kv_pages_free(runner->kv) >= n_pages;
+}
+
+bool reclaim_slots(struct runner *runner, uint32_t n_slots, uint64_t order)
+{
+	struct sequence *victim;
+
+	while (reclaim_coming_slots(runner) < n_slots && (victim = reclaim_victim(runner, order)))
+		sequence_preempt(victim);
+	return runner->slots.n_free >= n_slots;
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_ENGINE_RECLAIM_H
+#define MIMEO_DAEMON_ENGINE_RECLAIM_H
+
+/*
+ * Pages and slots that are in use, for a request that needs them. First idle open sequences are evicted,
+ * least recently used first; then generate requests are preempted, the youngest first. Both are computed
+ * once more later: a position's keys depend on the tokens before it alone, and so does its draw
+ * (vLLM's recomputation, Kwon et al. 2023, arXiv:2309.06180, section 4.5).
+ *
+ * The oldest generate request is preempted by the model's head alone, so some request always ends.
+ * Hot path: no allocation, no lock, no system call.
+ */
+
+#include "daemon/engine/requests/sequence.h"
+
+/* Which requests may be preempted: those submitted after the one of this order. */
+#define RECLAIM_ANY UINT64_C(0)
+#define RECLAIM_NONE UINT64_MAX
+
+/* Could so many pages ever be free while the sequences that own n_own pages keep these? False: fixed
+ * sequences have them. */
+bool reclaim_is_possible(const struct runner *runner, uint64_t n_pages, uint64_t n_own);
+/* Have n_pages free, or on their way back from launched steps. Sequences whose claim is `claim` (0: none)
+ * are not evicted. True if they are free now. */
+bool reclaim_pages(struct runner *runner, uint32_t n_pages, uint64_t claim, uint64_t order);
+/* Have n_slots free, or on their way back. True if they are free now. */
+bool reclaim_slots(struct runner *runner, uint32_t n_slots, uint64_t order);
+
+#endif
