@@ -89,15 +89,11 @@ static void schedule_place_embeddings(
 	row->n_ids = n_ids;
 }
 
-/* Evicted tokens ahead of a request with a window of its own had the model's mask: they get it again, and
- * the slot is initialised once more where they end. 0: there are none. */
+/* Evicted tokens ahead of a request with a mask of its own had the model's: they get it again, and the slot
+ * is initialised once more where they end. 0: there are none. */
 static uint32_t schedule_history_end(const struct sequence *s)
 {
-	const struct request *r = s->request;
-
-	if (!r->own_mask || r->mask.kind != MIMEO_MASK_WINDOW || s->n_computed >= r->n_history)
-		return 0;
-	return r->n_history;
+	return s->request->own_mask && s->n_computed < s->n_history ? s->n_history : 0;
 }
 
 /* The row's mask, by positions of the sequence. */

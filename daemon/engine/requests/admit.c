@@ -184,11 +184,8 @@ static enum admit_outcome admit_generate(struct request *request)
 	sequence->claim = ++request->session->accounting->pass;
 	if (!admit_make_free(request, 1, needed, sequence->claim))
 		return admit_wait(request);
-	if (!request->started) {
-		request->n_history = sequence->n_computed > sequence->n_evicted ? sequence->n_computed
-										: sequence->n_evicted;
+	if (!request->started)
 		admit_append(sequence, &request->rows[0]);
-	}
 	admit_start(request);
 	admit_run(request, 0, sequence, n_total);
 	request->started = true;

@@ -58,7 +58,6 @@ struct request {
 	uint64_t passed;           /* the runner's n_started when it did not fit first; 0: it has not waited */
 	bool started;              /* it has run: a preempted request waits with tokens in its sequence */
 	bool own_mask;             /* its mask is not the model's default */
-	uint32_t n_history;        /* leading positions that were computed before it */
 	/* generate */
 	uint32_t max_tokens; /* set at the start if no_limit */
 	bool no_limit;       /* until a stop token, or the model's length */

@@ -207,6 +207,9 @@ void sequence_run(struct sequence *sequence, struct request *request, uint32_t r
 	sequence->request = request;
 	sequence->row = row;
 	sequence->target = sequence->n_tokens - request->n_generated;
+	if (!request->started)
+		sequence->n_history = sequence->n_computed > sequence->n_evicted ? sequence->n_computed
+										  : sequence->n_evicted;
 	sequence->prompt_end = sequence->n_tokens;
 	sequence->n_shown = 0;
 	sequence->starved = false;
