@@ -289,10 +289,22 @@ static void sequence_release_later(struct sequence *sequence)
 	LL_PREPEND(runner->slots.releasing, sequence);
 }
 
+/* Can the request's tokens not be computed once more without the request? Those under a window of its own,
+ * and those that see tokens behind themselves, cannot. */
+static bool sequence_request_fixes(const struct request *request)
+{
+	if (request->embeddings.at)
+		return true;
+	return request->mask.kind != MIMEO_MASK_DEFAULT &&
+		(request->own_mask || request->mask.kind != MIMEO_MASK_WINDOW);
+}
+
 bool sequence_is_preemptible(const struct sequence *sequence)
 {
-	return sequence->state == SEQUENCE_RUNNING && !sequence->fixed &&
-		sequence->request->op == RING_OP_GENERATE;
+	if (sequence->state != SEQUENCE_RUNNING || sequence->request->op != RING_OP_GENERATE)
+		return false;
+	/* Were it cancelled while it waits, an open sequence would keep tokens without their mask. */
+	return !sequence->fixed && !(sequence->open && sequence_request_fixes(sequence->request));
 }
 
 void sequence_preempt(struct sequence *sequence)
@@ -300,16 +312,6 @@ void sequence_preempt(struct sequence *sequence)
 	assert(sequence_is_preemptible(sequence));
 	counter_add(&sequence->runner->n_preempted, 1);
 	sequence_release_later(sequence);
-}
-
-/* Can the request's tokens be computed once more without the request? A window of its own, and what sees
- * tokens behind itself, cannot. */
-static bool sequence_request_fixes(const struct request *request)
-{
-	if (request->embeddings.at)
-		return true;
-	return request->mask.kind != MIMEO_MASK_DEFAULT &&
-		(request->own_mask || request->mask.kind != MIMEO_MASK_WINDOW);
 }
 
 void sequence_stop(struct sequence *sequence)
