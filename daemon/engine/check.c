@@ -41,7 +41,7 @@ static void check_sequence(const struct sequence *s)
 	assert(s->open || s->ephemeral || s->forget || !s->table.n_pages);
 	assert(s->state != SEQUENCE_RUNNING || s->request);
 	assert(s->state != SEQUENCE_IDLE || !s->request);
-	assert((s->state == SEQUENCE_IDLE && s->open && !s->fixed) == (s->idle_prev != NULL));
+	assert((s->state == SEQUENCE_IDLE && s->open) == (s->idle_prev != NULL));
 	if (s->state == SEQUENCE_IDLE) {
 		assert(s->slot < 0 && !s->n_pending && !s->forget && s->n_computed <= s->n_tokens);
 		assert(s->open || !s->table.n_pages);
@@ -175,7 +175,7 @@ static void check_accounting(const struct engine *engine)
 
 /* ---- slots and pages of a model ---- */
 
-/* Sequences that may be evicted, and their pages. */
+/* Idle sequences: those that may be evicted, with their pages, and the others. */
 static void check_idle(const struct runner *runner)
 {
 	const struct sequence *s;
@@ -186,6 +186,8 @@ static void check_idle(const struct runner *runner)
 		n_pages += s->table.n_pages;
 	}
 	assert(n_pages == runner->slots.n_idle_pages);
+	DL_FOREACH2 (runner->slots.fixed, s, idle_next)
+		assert(s->state == SEQUENCE_IDLE && s->open && s->fixed && s->runner == runner);
 }
 
 /* Each slot is free, or has one sequence. */

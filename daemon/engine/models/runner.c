@@ -318,6 +318,7 @@ void runner_deinit(struct runner *runner)
 	inputs_deinit(&runner->inputs);
 	free(runner->context.kv_layers);
 	free(runner->dropped);
+	free(runner->slots.marks);
 	free(runner->slots.copies);
 	free(runner->slots.running);
 	free(runner->slots.free);

@@ -29,7 +29,9 @@ struct slots {
 	struct sequence *releasing; /* stopped, but a launched step still names their slots and pages */
 	struct sequence *idle;      /* IDLE and open, not fixed; the least recently used first */
 	uint32_t n_idle_pages;      /* of these; pages that they share count several times */
-	uint32_t n_fixed_pages;     /* of IDLE sequences that are fixed, likewise */
+	struct sequence *fixed;     /* IDLE and open, fixed */
+	uint32_t *marks;            /* [pages] scratch of reclaim.c, by page; `mark` is in use */
+	uint32_t mark;
 	struct request *head; /* waited for pages or slots for so long that no request passes it */
 	uint64_t n_started;   /* requests that took slots, from 1 */
 	uint32_t (*copies)[2]; /* [max_requests] pages to copy ahead of the next step */

@@ -189,6 +189,9 @@ static int runner_alloc_kv(struct runner *runner, const struct device_info *info
 	rc = kv_cache_new(runner->device, &config, runner_warm_up_pages(runner), &runner->kv);
 	if (rc)
 		return rc;
+	runner->slots.marks = calloc(config.max_pages, sizeof(*runner->slots.marks));
+	if (!runner->slots.marks)
+		return -ENOMEM;
 	for (uint32_t i = 0; i < c->n_layers; i++)
 		runner->context.kv_layers[i] = kv_layer(runner->kv, i);
 	runner->context.kv = runner->kv;

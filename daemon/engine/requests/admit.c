@@ -179,9 +179,9 @@ static enum admit_outcome admit_generate(struct request *request)
 		return BLOCKED;
 	n_total = sequence->n_tokens + (request->started ? 0 : request->rows[0].n_tokens) + 1;
 	needed = admit_pages_needed(sequence, n_total);
-	if (!reclaim_is_possible(runner, needed, sequence->fixed ? 0 : sequence->table.n_pages))
-		return admit_wait_beside(request);
 	sequence->claim = ++request->session->accounting->pass;
+	if (needed > kv_pages_free(runner->kv) && needed > reclaim_most(runner, sequence->claim))
+		return admit_wait_beside(request);
 	if (!admit_make_free(request, 1, needed, sequence->claim))
 		return admit_wait(request);
 	if (!request->started)
@@ -226,7 +226,7 @@ static enum admit_outcome admit_step(struct request *request)
 {
 	struct runner *runner = request->runner;
 	struct engine_session *session = request->session;
-	uint64_t needed = 0, own = 0, claim;
+	uint64_t needed = 0, claim;
 	struct sequence *s;
 
 	if (admit_check_rows(request) == STARTED)
@@ -235,11 +235,10 @@ static enum admit_outcome admit_step(struct request *request)
 	for (uint32_t i = 0; i < request->n_rows; i++) {
 		s = engine_session_sequence(session, request->rows[i].sequence);
 		needed += admit_pages_needed(s, s->n_tokens + request->rows[i].n_tokens);
-		own += s->fixed ? 0 : s->table.n_pages;
 	}
-	if (!reclaim_is_possible(runner, needed, own))
-		return admit_fail(request, MIMEO_E_NO_MEMORY, DETAIL(RING_DETAIL_PAGES, (int64_t)needed,
-			(int64_t)kv_pages_total(runner->kv) - runner->slots.n_fixed_pages - (int64_t)own));
+	if (needed > kv_pages_free(runner->kv) && needed > reclaim_most(runner, claim))
+		return admit_fail(request, MIMEO_E_NO_MEMORY,
+			DETAIL(RING_DETAIL_PAGES, (int64_t)needed, reclaim_most(runner, claim)));
 	if (admit_is_passed_over(request))
 		return BLOCKED;
 	if (!admit_make_free(request, request->n_rows, (uint32_t)needed, claim))

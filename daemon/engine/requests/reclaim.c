@@ -2,16 +2,42 @@
 #include "daemon/engine/requests/reclaim.h"
 
 #include <assert.h>
+#include <string.h>
 #include <utlist.h>
 
 #include "daemon/engine/models/runner.h"
 #include "daemon/engine/requests/request.h"
 
-bool reclaim_is_possible(const struct runner *runner, uint64_t n_pages, uint64_t n_own)
+/* The sequence's pages that are not marked yet; they are marked now. */
+static uint32_t reclaim_mark(struct slots *slots, const struct sequence *s)
 {
-	const uint32_t n_total = kv_pages_total(runner->kv);
+	uint32_t n = 0;
 
-	return n_pages + n_own + runner->slots.n_fixed_pages <= n_total;
+	for (uint32_t i = 0; i < s->table.n_pages; i++) {
+		uint32_t *mark = &slots->marks[s->table.pages[i]];
+
+		n += *mark != slots->mark;
+		*mark = slots->mark;
+	}
+	return n;
+}
+
+uint32_t reclaim_most(struct runner *runner, uint64_t claim)
+{
+	struct slots *slots = &runner->slots;
+	const struct sequence *s;
+	uint32_t n = 0;
+
+	if (!++slots->mark) {
+		memset(slots->marks, 0, kv_cache_config(runner->kv)->max_pages * sizeof(*slots->marks));
+		slots->mark = 1;
+	}
+	DL_FOREACH2 (slots->fixed, s, idle_next)
+		n += reclaim_mark(slots, s);
+	DL_FOREACH2 (slots->idle, s, idle_next)
+		n += s->claim == claim ? reclaim_mark(slots, s) : 0;
+	assert(n <= kv_pages_total(runner->kv));
+	return kv_pages_total(runner->kv) - n;
 }
 
 static void reclaim_evict(struct runner *runner, uint32_t n_pages, uint64_t claim)

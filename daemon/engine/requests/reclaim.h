@@ -18,9 +18,9 @@
 #define RECLAIM_ANY UINT64_C(0)
 #define RECLAIM_NONE UINT64_MAX
 
-/* Could so many pages ever be free while the sequences that own n_own pages keep these? False: fixed
- * sequences have them. */
-bool reclaim_is_possible(const struct runner *runner, uint64_t n_pages, uint64_t n_own);
+/* How many pages would be free if all were given back but those of fixed idle sequences, and of the idle
+ * ones whose claim is `claim`. In the time of these pages. */
+uint32_t reclaim_most(struct runner *runner, uint64_t claim);
 /* Have n_pages free, or on their way back from launched steps. Sequences whose claim is `claim` (0: none)
  * are not evicted. True if they are free now. */
 bool reclaim_pages(struct runner *runner, uint32_t n_pages, uint64_t claim, uint64_t order);

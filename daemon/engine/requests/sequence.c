@@ -28,16 +28,16 @@ void sequence_reset(struct sequence *sequence, struct runner *runner)
 
 /* ---- idle sequences ---- */
 
-/* An IDLE sequence that is open keeps its pages, at the list's end: it was used last. */
+/* An IDLE sequence that is open keeps its pages, at its list's end: it was used last. */
 static void sequence_join_idle(struct sequence *sequence)
 {
 	struct slots *slots = &sequence->runner->slots;
 
-	assert(sequence->state == SEQUENCE_IDLE && sequence->open);
-	if (sequence->fixed)
-		slots->n_fixed_pages += sequence->table.n_pages;
-	if (sequence->fixed)
+	assert(sequence->state == SEQUENCE_IDLE && sequence->open && !sequence->idle_prev);
+	if (sequence->fixed) {
+		DL_APPEND2(slots->fixed, sequence, idle_prev, idle_next);
 		return;
+	}
 	slots->n_idle_pages += sequence->table.n_pages;
 	DL_APPEND2(slots->idle, sequence, idle_prev, idle_next);
 }
@@ -46,15 +46,14 @@ static void sequence_leave_idle(struct sequence *sequence)
 {
 	struct slots *slots = &sequence->runner->slots;
 
-	assert(sequence->state == SEQUENCE_IDLE && sequence->open);
+	assert(sequence->state == SEQUENCE_IDLE && sequence->open && sequence->idle_prev);
 	if (sequence->fixed) {
-		assert(slots->n_fixed_pages >= sequence->table.n_pages);
-		slots->n_fixed_pages -= sequence->table.n_pages;
-		return;
+		DL_DELETE2(slots->fixed, sequence, idle_prev, idle_next);
+	} else {
+		assert(slots->n_idle_pages >= sequence->table.n_pages);
+		slots->n_idle_pages -= sequence->table.n_pages;
+		DL_DELETE2(slots->idle, sequence, idle_prev, idle_next);
 	}
-	assert(sequence->idle_prev && slots->n_idle_pages >= sequence->table.n_pages);
-	slots->n_idle_pages -= sequence->table.n_pages;
-	DL_DELETE2(slots->idle, sequence, idle_prev, idle_next);
 	sequence->idle_prev = sequence->idle_next = NULL;
 }
 
@@ -139,6 +138,7 @@ void sequence_truncate(struct sequence *sequence, uint32_t n_tokens)
 		sequence->n_computed = n_tokens;
 	if (sequence->n_evicted > n_tokens)
 		sequence->n_evicted = n_tokens;
+	sequence->fixed &= n_tokens > 0;
 	n = kv_truncate(runner->kv, &sequence->table, n_tokens, runner->dropped);
 	assert(n <= runner->max_pages);
 	kv_release(runner->kv, runner->dropped, n);

@@ -56,7 +56,7 @@ struct sequence {
 	uint64_t last_step;      /* the runner's last launched step that names it */
 	uint64_t claim;          /* admission pass in which an earlier request waits for it */
 	struct sequence *next;   /* in slots.releasing */
-	struct sequence *idle_prev, *idle_next; /* in slots.idle */
+	struct sequence *idle_prev, *idle_next; /* in slots.idle or slots.fixed */
 };
 
 /* Forget the history of an IDLE sequence without pages; it is the runner's from now on. */
