@@ -214,6 +214,7 @@ static void check_slots(const struct runner *runner, uint32_t *uses)
 		assert(uses[i] == 1);
 	check_idle(runner);
 	assert(!slots->head || (slots->head->state == REQUEST_WAITING && slots->head->runner == runner));
+	assert(!slots->misfit || (slots->misfit->state == REQUEST_WAITING && slots->misfit->runner == runner));
 	assert(slots->n_copies <= n);
 }
 

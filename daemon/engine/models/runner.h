@@ -32,8 +32,8 @@ struct slots {
 	struct sequence *fixed;     /* IDLE and open, fixed */
 	uint32_t *marks;            /* [pages] scratch of reclaim.c, by page; `mark` is in use */
 	uint32_t mark;
-	struct request *head; /* waited for pages or slots for so long that no request passes it */
-	uint64_t n_started;   /* requests that took slots, from 1 */
+	struct request *misfit; /* the oldest that found a slot, and not all that it needs */
+	struct request *head;   /* a misfit that was passed so often that no request passes it */
 	uint32_t (*copies)[2]; /* [max_requests] pages to copy ahead of the next step */
 	uint32_t n_copies;
 };

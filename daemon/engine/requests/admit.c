@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Admission: which waiting request takes slots and pages. A generate request starts with pages for the
- * tokens that it has and one more; schedule.c takes the others as tokens come.
+ * tokens that it has and the next ones; schedule.c takes the others as tokens come.
  *
  * Order: requests of one session that name the same sequence start one after another, as submitted.
  * A pass walks a session's waiting list; a sequence that an earlier request waits for, or that is
  * busy, is claimed, and later requests that name it are passed over.
  *
- * Turns: each session starts one generate request a turn. A request that does not fit is passed by others, but
- * by ADMIT_PASSES at most: from then on it is the model's head. Nothing else of the model starts, and generate
- * requests are preempted, the youngest first, until the head fits.
+ * Turns: each session starts one generate request a turn. A request that finds a slot, and too few pages or too
+ * few slots more, is a misfit: others pass it. The model's oldest misfit is passed by ADMIT_PASSES requests that
+ * were submitted later: from then on it is the model's head. Nothing else of the model starts, and generate
+ * requests are preempted, the youngest first, until the head fits. Those before it are preempted only behind
+ * a token that they have gained since they started: so they end, too.
  */
 #include "daemon/engine/requests/admit.h"
 
@@ -53,8 +55,9 @@ static void admit_start(struct request *request)
 
 	engine_session_wait_remove(request->session, request);
 	request->state = REQUEST_RUNNING;
-	request->passed = 0;
-	runner->slots.n_started++;
+	request->n_passed = 0;
+	if (runner->slots.misfit && runner->slots.misfit->order < request->order)
+		runner->slots.misfit->n_passed++;
 }
 
 /* Append the row's tokens to its sequence. */
@@ -76,27 +79,27 @@ static void admit_run(struct request *request, uint32_t i, struct sequence *sequ
 	assert(!rc);
 }
 
-static enum admit_outcome admit_wait(struct request *request)
+static enum admit_outcome admit_wait(struct request *request, uint32_t n_slots)
 {
 	struct slots *slots = &request->runner->slots;
 
-	if (!request->passed)
-		request->passed = slots->n_started;
-	if (!slots->head && slots->n_started - request->passed >= ADMIT_PASSES)
+	/* Where no slot is free nothing passes it: it is its session's turn later. */
+	if (n_slots == 1 && !slots->n_free)
+		return BLOCKED;
+	if (!slots->misfit || request->order < slots->misfit->order)
+		slots->misfit = request;
+	if (slots->misfit == request && !slots->head && request->n_passed >= ADMIT_PASSES) {
 		slots->head = request;
+		request->session->accounting->admit = true;
+	}
 	return BLOCKED;
 }
 
 /* It waits for what may never return: it does not delay others. */
 static enum admit_outcome admit_wait_beside(struct request *request)
 {
-	struct slots *slots = &request->runner->slots;
-
-	if (slots->head == request) {
-		slots->head = NULL;
-		request->session->accounting->admit = true;
-	}
-	request->passed = 0;
+	engine_session_wait_beside(request);
+	request->n_passed = 0;
 	return BLOCKED;
 }
 
@@ -117,11 +120,10 @@ static bool admit_make_free(struct request *request, uint32_t n_slots, uint32_t 
 
 	if (runner->slots.n_copies + n_slots > runner->limits->max_requests)
 		return false;
-	if (runner->slots.n_free < n_slots && head)
-		reclaim_slots(runner, n_slots, RECLAIM_ANY);
-	if (kv_pages_free(runner->kv) < n_pages)
-		reclaim_pages(runner, n_pages, claim, head ? RECLAIM_ANY : RECLAIM_NONE);
-	return runner->slots.n_free >= n_slots && kv_pages_free(runner->kv) >= n_pages;
+	if (runner->slots.n_free < n_slots && (!head || !reclaim_slots(runner, n_slots)))
+		return false;
+	return kv_pages_free(runner->kv) >= n_pages ||
+		reclaim_pages(runner, n_pages, claim, head ? RECLAIM_HEAD : RECLAIM_NONE);
 }
 
 /* ---- generate ---- */
@@ -163,6 +165,16 @@ static enum admit_outcome admit_check_generate(struct request *request, struct s
 	return admit_limit(request, sequence);
 }
 
+/* Where the tokens end that the request starts with pages for: those that it has, the first that it generates,
+ * and drafts behind that one, which the draft model writes with the prompt. */
+static uint32_t admit_first_end(const struct request *request, const struct sequence *sequence)
+{
+	const uint32_t n_tokens = sequence->n_tokens + (request->started ? 0 : request->rows[0].n_tokens);
+	const uint32_t n_left = request->max_tokens - request->n_generated, n_more = 1 + request->n_drafts;
+
+	return n_tokens + (n_more < n_left ? n_more : n_left);
+}
+
 static enum admit_outcome admit_generate(struct request *request)
 {
 	struct runner *runner = request->runner;
@@ -177,13 +189,13 @@ static enum admit_outcome admit_generate(struct request *request)
 		return STARTED;
 	if (admit_is_passed_over(request))
 		return BLOCKED;
-	n_total = sequence->n_tokens + (request->started ? 0 : request->rows[0].n_tokens) + 1;
+	n_total = admit_first_end(request, sequence);
 	needed = admit_pages_needed(sequence, n_total);
 	sequence->claim = ++request->session->accounting->pass;
 	if (needed > kv_pages_free(runner->kv) && needed > reclaim_most(runner, sequence->claim))
 		return admit_wait_beside(request);
 	if (!admit_make_free(request, 1, needed, sequence->claim))
-		return admit_wait(request);
+		return admit_wait(request, 1);
 	if (!request->started)
 		admit_append(sequence, &request->rows[0]);
 	admit_start(request);
@@ -242,7 +254,7 @@ static enum admit_outcome admit_step(struct request *request)
 	if (admit_is_passed_over(request))
 		return BLOCKED;
 	if (!admit_make_free(request, request->n_rows, (uint32_t)needed, claim))
-		return admit_wait(request);
+		return admit_wait(request, request->n_rows);
 	admit_start(request);
 	for (uint32_t i = 0; i < request->n_rows; i++) {
 		s = engine_session_sequence(session, request->rows[i].sequence);

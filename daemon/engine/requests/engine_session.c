@@ -112,6 +112,18 @@ void engine_session_fail(struct engine_session *session, const char *text)
 	reports_post(session->accounting->reports, ENGINE_PROTOCOL, session->port, text);
 }
 
+void engine_session_wait_beside(struct request *request)
+{
+	struct slots *slots = request->runner ? &request->runner->slots : NULL;
+
+	if (slots && slots->misfit == request)
+		slots->misfit = NULL;
+	if (slots && slots->head == request) {
+		slots->head = NULL;
+		request->session->accounting->admit = true; /* those that it delayed look once more */
+	}
+}
+
 void engine_session_wait_push(struct engine_session *session, struct request *request)
 {
 	assert(request->state == REQUEST_FREE);
@@ -147,10 +159,7 @@ void engine_session_wait_remove(struct engine_session *session, struct request *
 	DL_DELETE(session->waiting, request);
 	session->n_waiting--;
 	assert((session->n_waiting == 0) == !session->waiting);
-	if (request->runner && request->runner->slots.head == request) {
-		request->runner->slots.head = NULL;
-		session->accounting->admit = true; /* those that it delayed look once more */
-	}
+	engine_session_wait_beside(request);
 }
 
 bool engine_session_is_idle(const struct engine_session *session)

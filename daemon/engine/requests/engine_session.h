@@ -62,6 +62,8 @@ bool engine_session_is_idle(const struct engine_session *session);
 void engine_session_wait_push(struct engine_session *session, struct request *request);
 /* A preempted request waits once more, ahead of those submitted after it. */
 void engine_session_wait_return(struct engine_session *session, struct request *request);
+/* It is its model's head and misfit no more. */
+void engine_session_wait_beside(struct request *request);
 void engine_session_wait_remove(struct engine_session *session, struct request *request);
 
 #endif

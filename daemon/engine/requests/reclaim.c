@@ -76,6 +76,15 @@ static uint64_t reclaim_coming_slots(const struct runner *runner)
 	return n;
 }
 
+static bool reclaim_may_preempt(const struct runner *runner, const struct sequence *s, uint64_t order)
+{
+	if (!sequence_is_preemptible(s))
+		return false;
+	if (order != RECLAIM_HEAD)
+		return s->request->order > order;
+	return s->request->order > runner->slots.head->order || s->n_tokens > s->prompt_end;
+}
+
 /* The youngest generate request that may be preempted; NULL: none. */
 static struct sequence *reclaim_victim(const struct runner *runner, uint64_t order)
 {
@@ -84,7 +93,7 @@ static struct sequence *reclaim_victim(const struct runner *runner, uint64_t ord
 	for (uint32_t i = 0; i < runner->slots.n_running; i++) {
 		struct sequence *s = runner->slots.running[i];
 
-		if (!sequence_is_preemptible(s) || s->request->order <= order)
+		if (!reclaim_may_preempt(runner, s, order))
 			continue;
 		if (!victim || s->request->order > victim->request->order)
 			victim = s;
@@ -92,10 +101,23 @@ static struct sequence *reclaim_victim(const struct runner *runner, uint64_t ord
 	return victim;
 }
 
+/* Pages that idle sequences may give back; such that they share with others count, too. */
+static uint64_t reclaim_idle_pages(const struct runner *runner, uint64_t claim)
+{
+	uint64_t n = runner->slots.n_idle_pages;
+	const struct sequence *s;
+
+	DL_FOREACH2 (runner->slots.idle, s, idle_next)
+		n -= claim && s->claim == claim ? s->table.n_pages : 0;
+	return n;
+}
+
 bool reclaim_pages(struct runner *runner, uint32_t n_pages, uint64_t claim, uint64_t order)
 {
 	struct sequence *victim;
 
+	if (order == RECLAIM_NONE && kv_pages_free(runner->kv) + reclaim_idle_pages(runner, claim) < n_pages)
+		return false;
 	reclaim_evict(runner, n_pages, claim);
 	while (order != RECLAIM_NONE && reclaim_coming_pages(runner) < n_pages) {
 		victim = reclaim_victim(runner, order);
@@ -108,11 +130,11 @@ bool reclaim_pages(struct runner *runner, uint32_t n_pages, uint64_t claim, uint
 	return kv_pages_free(runner->kv) >= n_pages;
 }
 
-bool reclaim_slots(struct runner *runner, uint32_t n_slots, uint64_t order)
+bool reclaim_slots(struct runner *runner, uint32_t n_slots)
 {
 	struct sequence *victim;
 
-	while (reclaim_coming_slots(runner) < n_slots && (victim = reclaim_victim(runner, order)))
+	while (reclaim_coming_slots(runner) < n_slots && (victim = reclaim_victim(runner, RECLAIM_HEAD)))
 		sequence_preempt(victim);
 	return runner->slots.n_free >= n_slots;
 }

@@ -8,23 +8,26 @@
  * once more later: a position's keys depend on the tokens before it alone, and so does its draw
  * (vLLM's recomputation, Kwon et al. 2023, arXiv:2309.06180, section 4.5).
  *
- * The oldest generate request is preempted by the model's head alone, so some request always ends.
+ * The oldest generate request is preempted by the model's head alone, and behind a token that it has gained:
+ * so every request ends.
  * Hot path: no allocation, no lock, no system call.
  */
 
 #include "daemon/engine/requests/sequence.h"
 
-/* Which requests may be preempted: those submitted after the one of this order. */
-#define RECLAIM_ANY UINT64_C(0)
+/* Which requests may be preempted: those submitted after the one of this order; for the model's head, which
+ * may be young itself, also those before it that have gained a token since they took their slots. */
+#define RECLAIM_HEAD UINT64_C(0)
 #define RECLAIM_NONE UINT64_MAX
 
 /* How many pages would be free if all were given back but those of fixed idle sequences, and of the idle
  * ones whose claim is `claim`. In the time of these pages. */
 uint32_t reclaim_most(struct runner *runner, uint64_t claim);
 /* Have n_pages free, or on their way back from launched steps. Sequences whose claim is `claim` (0: none)
- * are not evicted. True if they are free now. */
+ * are not evicted, and none is where that would not suffice and nothing may be preempted. True if the pages
+ * are free now. */
 bool reclaim_pages(struct runner *runner, uint32_t n_pages, uint64_t claim, uint64_t order);
-/* Have n_slots free, or on their way back. True if they are free now. */
-bool reclaim_slots(struct runner *runner, uint32_t n_slots, uint64_t order);
+/* Have n_slots free for the model's head, or on their way back. True if they are free now. */
+bool reclaim_slots(struct runner *runner, uint32_t n_slots);
 
 #endif

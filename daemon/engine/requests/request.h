@@ -55,7 +55,7 @@ struct request {
 	const uint8_t *mask_words; /* in it: uint64 [tokens of all rows]; NULL: none */
 	uint64_t deadline_ns;      /* CLOCK_MONOTONIC; 0: none */
 	uint64_t order;            /* of submission, over all sessions; from 1 */
-	uint64_t passed;           /* the runner's n_started when it did not fit first; 0: it has not waited */
+	uint32_t n_passed;         /* requests submitted later that started while it was the model's misfit */
 	bool started;              /* it has run: a preempted request waits with tokens in its sequence */
 	bool own_mask;             /* its mask is not the model's default */
 	/* generate */
