@@ -30,6 +30,11 @@ int lane_init(struct lane *lane)
 	struct stream **const streams[] = {&lane->stream, &lane->bell, &lane->late.stream};
 	int rc;
 
+#ifdef MIMEO_TEST_FAULTS
+	const char *every = getenv("MIMEO_PREEMPT");
+
+	lane->preempt_every = every ? (uint32_t)strtoul(every, NULL, 10) : 0;
+#endif
 	lane->late.lane = lane;
 	lane->late.generation_ns = ENGINE_GENERATION_NS;
 	lane->late.quiet_ns = ENGINE_QUIET_NS;

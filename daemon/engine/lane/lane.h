@@ -73,6 +73,9 @@ struct lane {
 	uint64_t ended_ns;      /* end of the last step that was read, on the device's clock */
 	struct idle idle;
 	struct late late;
+#ifdef MIMEO_TEST_FAULTS
+	uint32_t preempt_every; /* tokens; 0: never without need */
+#endif
 };
 
 /* Streams and events of `device`; options, device, stats, accounting and loop are set. 0, or the

@@ -478,6 +478,25 @@ static void schedule_end_stuck(struct runner *runner)
 	finish_request(youngest->request, MIMEO_E_NO_MEMORY, MIMEO_FINISH_ERROR, &detail);
 }
 
+#ifdef MIMEO_TEST_FAULTS
+/* Whatever has computed so many tokens more than before it was preempted last. */
+static void schedule_preempt_often(const struct lane *lane, struct runner *runner)
+{
+	for (uint32_t i = 0; lane->preempt_every && i < runner->slots.n_running;) {
+		struct sequence *s = runner->slots.running[i];
+
+		if (sequence_is_preemptible(s) && s->n_computed >= s->n_evicted + lane->preempt_every)
+			sequence_preempt(s);
+		else
+			i++;
+	}
+}
+#else
+static void schedule_preempt_often(const struct lane *lane, struct runner *runner)
+{
+}
+#endif
+
 bool schedule_rows(struct lane *lane, struct inflight *inflight, struct batch_shape *ret_shape)
 {
 	struct runner *runner = inflight->runner;
@@ -497,6 +516,7 @@ bool schedule_rows(struct lane *lane, struct inflight *inflight, struct batch_sh
 	inflight->drafts = inflight->follows = false;
 	if (!runner->slots.n_running)
 		return false;
+	schedule_preempt_often(lane, runner);
 	b.verifies = schedule_has_drafts(runner);
 	schedule_page_decodes(&b);
 	if (!runner->slots.n_running)
