@@ -135,7 +135,9 @@ struct ring_cqe {
 	uint32_t n_prompt;
 	uint32_t n_generated;
 	int32_t values[4];
-	uint32_t reserved[3];
+	uint32_t n_cached;   /* final: leading tokens of its sequences that the prefix cache had */
+	uint32_t n_sequence; /* final: tokens of its sequence; of a step: of its last row's */
+	uint32_t reserved;
 	_Atomic uint32_t stamp; /* ring.c's */
 };
 

@@ -74,6 +74,8 @@ static struct mimeo_event event_from(const struct ring_cqe *cqe)
 		.n_generated = cqe->n_generated,
 		.detail = cqe->detail,
 		.detail_values = {cqe->values[0], cqe->values[1], cqe->values[2], cqe->values[3]},
+		.n_cached = cqe->kind == RING_CQE_FINAL ? cqe->n_cached : 0,
+		.n_sequence = cqe->kind == RING_CQE_FINAL ? cqe->n_sequence : 0,
 	};
 }
 

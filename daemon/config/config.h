@@ -62,6 +62,7 @@ struct config {
 	uint32_t capture_sizes[CONFIG_CAPTURE_SIZES_MAX]; /* as given */
 	uint32_t n_capture_sizes;                         /* 0: the default ladder */
 	char capture[16];                                 /* "eager", "lazy" */
+	char prefix_sharing[16];                          /* "none", "user", "all" */
 	uint32_t max_requests, max_batch_tokens;
 	uint32_t page_tokens;
 	uint32_t max_seq_len; /* 0: the model's */
@@ -111,7 +112,7 @@ struct config_key {
 	const char *accepted; /* "auto, naive or paged"; of an integer: appended to its range; or NULL */
 };
 
-#define CONFIG_N_KEYS 30
+#define CONFIG_N_KEYS 31
 extern const struct config_key config_keys[CONFIG_N_KEYS];
 
 /* Fills in the error. -EINVAL. */

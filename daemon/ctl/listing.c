@@ -65,6 +65,7 @@ static const struct table_column sessions_columns[] = {
 	{"sequences", "SEQUENCES", TABLE_COUNT, .wide = true},
 	{"pages", "PAGES", TABLE_COUNT},
 	{"prompt_tokens", "PROMPT", TABLE_COUNT, .wide = true},
+	{"cached_tokens", "CACHED", TABLE_COUNT, .wide = true},
 	{"tokens", "TOKENS", TABLE_COUNT},
 	{"arena_bytes", "ARENA", TABLE_BYTES, .wide = true},
 	{"buffers", "BUFFERS", TABLE_COUNT, .wide = true},

@@ -52,6 +52,9 @@ struct engine_progress {
 	uint32_t done, total;
 };
 
+/* Whose computed prompts a request may begin with: nobody's, those of its user, all. */
+enum engine_prefix_sharing { ENGINE_PREFIX_NONE, ENGINE_PREFIX_USER, ENGINE_PREFIX_ALL };
+
 struct engine_options {
 	struct device *device; /* stays the caller's; freed after the engine */
 	uint32_t n_models;
@@ -63,6 +66,7 @@ struct engine_options {
 	const uint32_t *capture_sizes; /* NULL: the default ladder */
 	uint32_t n_capture_sizes;
 	bool lazy_capture; /* at first use, and not by engine_new */
+	enum engine_prefix_sharing prefix_sharing;
 	uint32_t spin_us; /* before the engine sleeps; ENGINE_SPIN_FOREVER */
 	const char *loop; /* "auto", "io_uring", "epoll" */
 	/* Called by engine_new after each shape that was warmed up or captured; NULL is fine. */
@@ -124,7 +128,7 @@ struct engine_port {
 	uint32_t n_buffers;            /* 0: it may have none */
 	_Atomic(struct event *) *fences; /* [entries] by request index, NULL: none; or NULL */
 	struct engine_report protocol, detached; /* the engine's */
-	_Atomic uint64_t n_requests, n_tokens, n_prompt_tokens;
+	_Atomic uint64_t n_requests, n_tokens, n_prompt_tokens, n_cached_tokens;
 	_Atomic uint32_t n_in_flight, n_waiting, n_sequences, n_pages;
 };
 
@@ -261,6 +265,8 @@ struct engine_model_facts {
 	double load_seconds, capture_seconds;
 	uint32_t n_graphs, n_ready; /* descriptors, and those of them that are captured */
 	uint64_t n_tokens_out, n_steps;
+	uint64_t n_cached_tokens; /* that the prefix cache had: not computed */
+	uint32_t pages_cached;    /* unused pages that it keeps; they count as free */
 	uint64_t n_not_finite; /* rows whose logits gave no token, but for those whose request had ended */
 	uint64_t n_eager[N_EAGER_REASONS]; /* steps */
 	const char *draft; /* its architecture; NULL: none */

@@ -141,6 +141,7 @@ void answers_sessions(struct serve *serve, struct reply *reply)
 			CELL_COUNT("sequences", atomic_load(&port->n_sequences)),
 			CELL_COUNT("pages", atomic_load(&port->n_pages)),
 			CELL_COUNT("prompt_tokens", atomic_load(&port->n_prompt_tokens)),
+			CELL_COUNT("cached_tokens", atomic_load(&port->n_cached_tokens)),
 			CELL_COUNT("tokens", atomic_load(&port->n_tokens)),
 			CELL_COUNT("arena_bytes", port->region.arena_bytes),
 			CELL_COUNT("buffers", n_buffers), CELL_COUNT("buffer_bytes", bytes));

@@ -163,6 +163,9 @@ static void exposition_models(const struct engine *engine, const struct engine_m
 #define COUNTER(name, help, value) MODELS(METRIC_COUNTER, name, help, true, value)
 	GAUGE("pages_free", "Free pages of the KV cache", m->pages_free)
 	GAUGE("pages_total", "Pages of the KV cache", m->pages_total)
+	GAUGE("pages_cached", "Free pages whose tokens the prefix cache has", m->pages_cached)
+	COUNTER("cached_tokens_total", "Tokens that were not computed, as the prefix cache had them",
+		m->n_cached_tokens)
 	COUNTER("graph_captures_total", "Graph captures", exposition_captures(engine, i))
 	GAUGE("graph_capture_seconds", "Time to capture the present graphs, in seconds",
 		m->capture_seconds)

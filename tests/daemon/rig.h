@@ -31,6 +31,7 @@ struct rig_options {
 	uint32_t n_capture_sizes;
 	const uint32_t *capture_sizes;
 	bool lazy_capture;
+	enum engine_prefix_sharing prefix_sharing; /* 0: none */
 	void (*on_device)(struct device *device); /* before the engine is made */
 	uint32_t max_seq_len; /* 0: 512 */
 	uint32_t spin_us;
@@ -68,6 +69,7 @@ struct rig_result {
 	int32_t status;
 	unsigned finish, detail;
 	int32_t values[4];
+	uint32_t n_cached, n_sequence;
 	uint32_t n_prompt, n_generated, n_events; /* completions, the final one counted in */
 	bool done;
 };

@@ -107,6 +107,8 @@ static void take(struct rig_result *result, const struct ring_cqe *cqe)
 		.detail = cqe->detail,
 		.n_prompt = cqe->n_prompt,
 		.n_generated = cqe->n_generated,
+		.n_cached = cqe->n_cached,
+		.n_sequence = cqe->n_sequence,
 		.n_events = result->n_events + 1,
 		.done = cqe->kind == RING_CQE_FINAL,
 	};

@@ -55,6 +55,7 @@ static const struct {
 	{ "graph_mode", "full-decode-only", "FULL_DECODE_ONLY", { "fast", "full_", "1" } },
 	{ "breakable", "no", "no", { "maybe", "or", "1", "YES" } },
 	{ "capture", "lazy", "lazy", { "never", "or", "0" } },
+	{ "prefix_sharing", "all", "all", { "yes", "or", "uid", "" } },
 	{ "attention", "flex", "flex", { "flash", "fle", "or", "auto,", "nai", "NAIVE" } },
 	{ "mask", "window:128+4", "window:128+4",
 		{ "window", "window:0", "window:8+", "window:8+4+", "window:8+-1", "tree" } },

@@ -186,6 +186,8 @@ static void schedule_count_row(struct sequence *s, uint32_t n_tokens)
 	else if (s->n_drafted > s->n_computed)
 		s->n_drafted = s->n_computed;
 	s->n_computed += n_tokens;
+	/* What is launched is there for all that is launched later. */
+	sequence_share(s);
 }
 
 /* What is behind the row's last token, if the host knows it. */

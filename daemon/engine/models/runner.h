@@ -67,9 +67,10 @@ struct runner {
 	uint32_t *dropped;               /* [max_pages] scratch */
 	struct slots slots;
 	uint64_t launched, completed; /* step numbers, from 1 */
-	_Atomic uint32_t pages_free;
+	_Atomic uint32_t pages_free, pages_cached;
 	_Atomic uint64_t n_tokens_out, n_steps, n_not_finite;
 	_Atomic uint64_t n_evicted, n_preempted; /* idle sequences, requests */
+	_Atomic uint64_t n_cached_tokens;        /* that were not computed: the prefix cache had them */
 	_Atomic uint64_t n_eager[N_EAGER_REASONS];
 	struct speculation_counters speculation;
 };

@@ -186,6 +186,7 @@ static int runner_alloc_kv(struct runner *runner, const struct device_info *info
 	if (ceiling < (uint64_t)runner->options.kv_pages + 1)
 		ceiling = (uint64_t)runner->options.kv_pages + 1;
 	config.max_pages = (uint32_t)ceiling;
+	config.prefix_cache = runner->limits->prefix_sharing != ENGINE_PREFIX_NONE;
 	rc = kv_cache_new(runner->device, &config, runner_warm_up_pages(runner), &runner->kv);
 	if (rc)
 		return rc;
@@ -327,4 +328,5 @@ int runner_map_all(struct runner *runners, uint32_t n, struct model_error *error
 void runner_show_pages(struct runner *runner)
 {
 	atomic_store_explicit(&runner->pages_free, kv_pages_free(runner->kv), memory_order_relaxed);
+	atomic_store_explicit(&runner->pages_cached, kv_prefix_pages_unused(runner->kv), memory_order_relaxed);
 }

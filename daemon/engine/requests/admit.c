@@ -169,17 +169,34 @@ static enum admit_outcome admit_check_generate(struct request *request, struct s
  * and drafts behind that one, which the draft model writes with the prompt. */
 static uint32_t admit_first_end(const struct request *request, const struct sequence *sequence)
 {
-	const uint32_t n_tokens = sequence->n_tokens + (request->started ? 0 : request->rows[0].n_tokens);
-	const uint32_t n_left = request->max_tokens - request->n_generated, n_more = 1 + request->n_drafts;
+	const uint32_t n_left = request->max_tokens - request->n_generated;
+	const uint32_t n_behind = 1 + request->n_drafts;
 
-	return n_tokens + (n_more < n_left ? n_more : n_left);
+	assert(n_left > 0);
+	return sequence->n_tokens + (n_behind < n_left ? n_behind : n_left);
+}
+
+/* Slot and pages, if there are any; the sequence has the request's tokens. */
+static enum admit_outcome admit_place_generate(struct request *request, struct sequence *sequence)
+{
+	const uint32_t n_total = admit_first_end(request, sequence);
+	const uint32_t needed = admit_pages_needed(sequence, n_total);
+
+	sequence->claim = ++request->session->accounting->pass;
+	if (needed > kv_pages_free(request->runner->kv) && needed > reclaim_most(request->runner, sequence->claim))
+		return admit_wait_beside(request);
+	if (!admit_make_free(request, 1, needed, sequence->claim))
+		return admit_wait(request, 1);
+	admit_start(request);
+	admit_run(request, 0, sequence, n_total);
+	return STARTED;
 }
 
 static enum admit_outcome admit_generate(struct request *request)
 {
 	struct runner *runner = request->runner;
 	struct sequence *sequence = engine_session_request_sequence(request);
-	uint32_t n_total, needed;
+	uint32_t n_cached = 0;
 
 	if (!request->sequence && !request->started) {
 		sequence->ephemeral = true;
@@ -189,17 +206,22 @@ static enum admit_outcome admit_generate(struct request *request)
 		return STARTED;
 	if (admit_is_passed_over(request))
 		return BLOCKED;
-	n_total = admit_first_end(request, sequence);
-	needed = admit_pages_needed(sequence, n_total);
-	sequence->claim = ++request->session->accounting->pass;
-	if (needed > kv_pages_free(runner->kv) && needed > reclaim_most(runner, sequence->claim))
-		return admit_wait_beside(request);
-	if (!admit_make_free(request, 1, needed, sequence->claim))
-		return admit_wait(request, 1);
 	if (!request->started)
 		admit_append(sequence, &request->rows[0]);
-	admit_start(request);
-	admit_run(request, 0, sequence, n_total);
+	if (!sequence->table.n_pages && sequence_shares(sequence, request))
+		n_cached = sequence_take_prefix(sequence, request->n_drafts > 0);
+	if (admit_place_generate(request, sequence) == BLOCKED) {
+		if (n_cached)
+			sequence_drop_prefix(sequence);
+		if (!request->started)
+			sequence->n_tokens -= request->rows[0].n_tokens;
+		return BLOCKED;
+	}
+	if (!request->started) {
+		request->n_cached = n_cached;
+		counter_add(&request->session->port->n_cached_tokens, n_cached);
+	}
+	counter_add(&request->runner->n_cached_tokens, n_cached);
 	request->started = true;
 	return STARTED;
 }
@@ -234,33 +256,75 @@ static enum admit_outcome admit_check_rows(struct request *request)
 	return BLOCKED;
 }
 
-static enum admit_outcome admit_step(struct request *request)
+/* The rows' tokens, and what the prefix cache has of them. */
+static void admit_append_rows(struct request *request)
+{
+	for (uint32_t i = 0; i < request->n_rows; i++) {
+		struct sequence *s = engine_session_sequence(request->session, request->rows[i].sequence);
+
+		admit_append(s, &request->rows[i]);
+		if (!s->table.n_pages && sequence_shares(s, request))
+			request->n_cached += sequence_take_prefix(s, false);
+	}
+}
+
+/* It does not start so far. */
+static void admit_cut_rows(struct request *request)
+{
+	for (uint32_t i = 0; i < request->n_rows; i++) {
+		struct sequence *s = engine_session_sequence(request->session, request->rows[i].sequence);
+
+		s->n_tokens -= request->rows[i].n_tokens;
+		if (s->n_computed > s->n_tokens)
+			sequence_drop_prefix(s);
+	}
+	request->n_cached = 0;
+}
+
+/* Slots and pages, if there are any; the sequences have the rows' tokens and the mark `claim`. */
+static enum admit_outcome admit_place_step(struct request *request, uint64_t claim)
 {
 	struct runner *runner = request->runner;
-	struct engine_session *session = request->session;
-	uint64_t needed = 0, claim;
-	struct sequence *s;
+	struct msg_detail detail;
+	uint64_t needed = 0;
+
+	for (uint32_t i = 0; i < request->n_rows; i++) {
+		const struct sequence *s =
+			engine_session_sequence(request->session, request->rows[i].sequence);
+
+		needed += admit_pages_needed(s, s->n_tokens);
+	}
+	if (needed > kv_pages_free(runner->kv) && needed > reclaim_most(runner, claim)) {
+		detail = DETAIL(RING_DETAIL_PAGES, (int64_t)needed, reclaim_most(runner, claim));
+		admit_cut_rows(request);
+		return admit_fail(request, MIMEO_E_NO_MEMORY, detail);
+	}
+	if (!admit_make_free(request, request->n_rows, (uint32_t)needed, claim)) {
+		admit_cut_rows(request);
+		return admit_wait(request, request->n_rows);
+	}
+	admit_start(request);
+	for (uint32_t i = 0; i < request->n_rows; i++) {
+		struct sequence *s = engine_session_sequence(request->session, request->rows[i].sequence);
+
+		admit_run(request, i, s, s->n_tokens);
+	}
+	return STARTED;
+}
+
+static enum admit_outcome admit_step(struct request *request)
+{
+	const uint64_t claim = request->session->accounting->pass + 1;
 
 	if (admit_check_rows(request) == STARTED)
 		return STARTED;
-	claim = session->accounting->pass;
-	for (uint32_t i = 0; i < request->n_rows; i++) {
-		s = engine_session_sequence(session, request->rows[i].sequence);
-		needed += admit_pages_needed(s, s->n_tokens + request->rows[i].n_tokens);
-	}
-	if (needed > kv_pages_free(runner->kv) && needed > reclaim_most(runner, claim))
-		return admit_fail(request, MIMEO_E_NO_MEMORY,
-			DETAIL(RING_DETAIL_PAGES, (int64_t)needed, reclaim_most(runner, claim)));
 	if (admit_is_passed_over(request))
 		return BLOCKED;
-	if (!admit_make_free(request, request->n_rows, (uint32_t)needed, claim))
-		return admit_wait(request, request->n_rows);
-	admit_start(request);
-	for (uint32_t i = 0; i < request->n_rows; i++) {
-		s = engine_session_sequence(session, request->rows[i].sequence);
-		admit_append(s, &request->rows[i]);
-		admit_run(request, i, s, s->n_tokens);
-	}
+	admit_append_rows(request);
+	if (admit_place_step(request, claim) == BLOCKED)
+		return BLOCKED;
+	counter_add(&request->session->port->n_cached_tokens, request->n_cached);
+	counter_add(&request->runner->n_cached_tokens, request->n_cached);
 	return STARTED;
 }
 
@@ -311,6 +375,7 @@ static enum admit_outcome admit_fork(struct request *request, struct sequence *p
 	child->n_drafted = parent->n_drafted;
 	child->n_evicted = parent->n_evicted;
 	child->fixed = parent->fixed;
+	child->salt = parent->salt;
 	sequence_open(child);
 	return admit_done(request);
 }

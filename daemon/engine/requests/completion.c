@@ -23,6 +23,7 @@ static struct ring_cqe completion_of(const struct request *request, enum ring_cq
 		.kind = (uint8_t)kind,
 		.n_prompt = request->n_prompt,
 		.n_generated = request->n_generated,
+		.n_cached = request->n_cached,
 	};
 }
 
@@ -73,6 +74,7 @@ void completion_final(const struct request *request, int status, unsigned finish
 	assert(request->state != REQUEST_FREE);
 	cqe.status = status;
 	cqe.finish = (uint8_t)finish;
+	cqe.n_sequence = request->end.n_sequence;
 	completion_set_detail(&cqe, detail);
 	completion_push(request->session, &cqe, 0);
 }

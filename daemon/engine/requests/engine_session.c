@@ -19,11 +19,13 @@ static void engine_session_carve(struct engine_session *session, struct arena *a
 	uint32_t n = engine_session_n_sequences(session);
 	int32_t *tokens;
 	uint32_t *pages;
+	uint64_t *serials;
 	struct request_row *rows;
 
 	session->sequences = arena_take(arena, n, sizeof(*session->sequences));
 	session->requests = arena_take(arena, session->n_requests, sizeof(*session->requests));
 	rows = arena_take(arena, (size_t)session->n_requests * max_rows, sizeof(*rows));
+	serials = arena_take(arena, (size_t)n * max_pages, sizeof(*serials));
 	pages = arena_take(arena, (size_t)n * max_pages, sizeof(*pages));
 	tokens = arena_take(arena, (size_t)n * session->max_seq_len, sizeof(*tokens));
 	session->payloads.memory = arena_take(arena, session->payloads.bytes / sizeof(*tokens), sizeof(*tokens));
@@ -38,6 +40,7 @@ static void engine_session_carve(struct engine_session *session, struct arena *a
 		s->tokens = tokens + (size_t)i * session->max_seq_len;
 		s->table = (struct kv_table){
 			.pages = pages + (size_t)i * max_pages,
+			.serials = serials + (size_t)i * max_pages,
 			.capacity = max_pages,
 		};
 	}

@@ -28,6 +28,21 @@ static void finish_stop_sequences(struct request *request)
 	}
 }
 
+/* Tokens of the sequence that it names, in a step the last row's. */
+static uint32_t finish_sequence_length(const struct request *request)
+{
+	struct engine_session *session = request->session;
+	const struct sequence *s;
+
+	if (request->op == RING_OP_GENERATE)
+		s = engine_session_request_sequence(request);
+	else if (request->op == RING_OP_STEP && request->n_rows)
+		s = engine_session_sequence(session, request->rows[request->n_rows - 1].sequence);
+	else
+		s = engine_session_sequence(session, request->sequence);
+	return s && (s->open || s->ephemeral) ? s->n_tokens : 0;
+}
+
 static void finish_count(struct engine_stats *stats, int status)
 {
 	counter_add(!status ? &stats->n_finished
@@ -79,6 +94,7 @@ void finish_request(struct request *request, int status, unsigned finish,
 			finish_ending(request);
 		return;
 	}
+	request->end.n_sequence = finish_sequence_length(request);
 	if (request->state == REQUEST_WAITING)
 		engine_session_wait_remove(session, request);
 	else

@@ -58,6 +58,7 @@ struct request {
 	uint32_t n_passed;         /* requests submitted later that started while it was the model's misfit */
 	bool started;              /* it has run: a preempted request waits with tokens in its sequence */
 	bool own_mask;             /* its mask is not the model's default */
+	uint32_t n_cached;         /* leading positions that it took from the prefix cache at its first start */
 	/* generate */
 	uint32_t max_tokens; /* set at the start if no_limit */
 	bool no_limit;       /* until a stop token, or the model's length */
@@ -80,6 +81,7 @@ struct request {
 	struct {
 		int status;
 		unsigned finish;
+		uint32_t n_sequence;
 		struct msg_detail detail;
 	} end; /* how it ended */
 	struct request *prev, *next; /* in session.waiting; in accounting.ending */

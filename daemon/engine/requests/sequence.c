@@ -146,6 +146,96 @@ void sequence_truncate(struct sequence *sequence, uint32_t n_tokens)
 	sequence_join_idle(sequence);
 }
 
+/* ---- prefix cache ---- */
+
+/* Tokens come from requests of the kernel's peer uid, never of what a client says. A sequence whose keys the
+ * draft model has, too, shares with such alone. */
+static uint64_t sequence_salt(const struct sequence *sequence, bool drafts)
+{
+	const bool all = sequence->runner->limits->prefix_sharing == ENGINE_PREFIX_ALL;
+	const uint64_t whose = all ? 0 : (uint64_t)sequence->session->port->uid + 1;
+
+	return whose << 1 | drafts;
+}
+
+/* The pages of an open sequence count in slots.idle. */
+static void sequence_take_pages(struct sequence *sequence, uint64_t salt)
+{
+	if (sequence->open)
+		sequence_leave_idle(sequence);
+	sequence->salt = salt;
+	kv_prefix_take(sequence->runner->kv, &sequence->table, salt, sequence->tokens,
+		sequence->n_tokens - 1);
+	if (sequence->open)
+		sequence_join_idle(sequence);
+}
+
+/* The draft model's key of a token depends on the next token, which the page behind the last one had. */
+static void sequence_drop_last_page(struct sequence *sequence)
+{
+	const uint32_t n = (sequence->table.n_pages - 1) * sequence->runner->limits->page_tokens;
+	uint32_t page;
+
+	if (sequence->open)
+		sequence_leave_idle(sequence);
+	kv_truncate(sequence->runner->kv, &sequence->table, n, &page);
+	kv_release(sequence->runner->kv, &page, 1);
+	if (sequence->open)
+		sequence_join_idle(sequence);
+}
+
+uint32_t sequence_take_prefix(struct sequence *sequence, bool drafts)
+{
+	assert(sequence->state == SEQUENCE_IDLE && !sequence->table.n_pages && !sequence->n_computed);
+	assert(sequence->n_tokens > 0);
+	sequence_take_pages(sequence, sequence_salt(sequence, drafts));
+	if (drafts && sequence->table.n_pages)
+		sequence_drop_last_page(sequence);
+	sequence_count_pages(sequence, sequence->table.n_pages);
+	sequence->n_computed = sequence->table.n_pages * sequence->runner->limits->page_tokens;
+	sequence->n_drafted = drafts ? sequence->n_computed : 0;
+	return sequence->n_computed;
+}
+
+void sequence_drop_prefix(struct sequence *sequence)
+{
+	assert(sequence->state == SEQUENCE_IDLE);
+	if (sequence->open)
+		sequence_leave_idle(sequence);
+	sequence_release_pages(sequence);
+	sequence->n_computed = sequence->n_drafted = 0;
+	if (sequence->open)
+		sequence_join_idle(sequence);
+}
+
+/* Can the request's tokens not be computed once more without the request? Those under a window of its own,
+ * and those that see tokens behind themselves, cannot. */
+static bool sequence_request_fixes(const struct request *request)
+{
+	if (request->embeddings.at)
+		return true;
+	return request->mask.kind != MIMEO_MASK_DEFAULT &&
+		(request->own_mask || request->mask.kind != MIMEO_MASK_WINDOW);
+}
+
+bool sequence_shares(const struct sequence *sequence, const struct request *request)
+{
+	return sequence->runner->limits->prefix_sharing != ENGINE_PREFIX_NONE && !sequence->fixed &&
+		!sequence_request_fixes(request);
+}
+
+void sequence_share(struct sequence *sequence)
+{
+	const uint32_t n_paged = (sequence->table.n_chained + 1) * sequence->runner->limits->page_tokens;
+	uint32_t n = sequence->n_computed < sequence->n_tokens ? sequence->n_computed : sequence->n_tokens;
+
+	if (sequence->salt & 1 && sequence->n_drafted < n)
+		n = sequence->n_drafted;
+	if (n < n_paged || !sequence_shares(sequence, sequence->request))
+		return;
+	kv_prefix_add(sequence->runner->kv, &sequence->table, sequence->salt, sequence->tokens, n);
+}
+
 uint32_t sequence_limit(const struct sequence *sequence)
 {
 	const struct request *request = sequence->request;
@@ -200,6 +290,8 @@ void sequence_run(struct sequence *sequence, struct request *request, uint32_t r
 	assert(slots->n_free > 0);
 	if (sequence->open)
 		sequence_leave_idle(sequence);
+	if (!sequence->table.n_pages)
+		sequence->salt = sequence_salt(sequence, request->n_drafts > 0);
 	sequence->slot = slots->free[--slots->n_free];
 	sequence->slot_ready = false;
 	sequence->state = SEQUENCE_RUNNING;
@@ -225,6 +317,7 @@ static void sequence_wait(struct sequence *sequence)
 {
 	struct request *request = sequence->request;
 
+	sequence_share(sequence);
 	sequence->request = NULL;
 	sequence_drop_pages(sequence);
 	if (sequence->open)
@@ -289,16 +382,6 @@ static void sequence_release_later(struct sequence *sequence)
 	LL_PREPEND(runner->slots.releasing, sequence);
 }
 
-/* Can the request's tokens not be computed once more without the request? Those under a window of its own,
- * and those that see tokens behind themselves, cannot. */
-static bool sequence_request_fixes(const struct request *request)
-{
-	if (request->embeddings.at)
-		return true;
-	return request->mask.kind != MIMEO_MASK_DEFAULT &&
-		(request->own_mask || request->mask.kind != MIMEO_MASK_WINDOW);
-}
-
 bool sequence_is_preemptible(const struct sequence *sequence)
 {
 	if (sequence->state != SEQUENCE_RUNNING || sequence->request->op != RING_OP_GENERATE)
@@ -317,6 +400,7 @@ void sequence_preempt(struct sequence *sequence)
 void sequence_stop(struct sequence *sequence)
 {
 	assert(sequence->state != SEQUENCE_IDLE && sequence->request);
+	sequence_share(sequence);
 	/* Tokens that came as embeddings and were not computed cannot be computed from their ids; those of
 	 * earlier requests can. */
 	if (sequence->request->embeddings.at && sequence->n_tokens > sequence->n_computed) {

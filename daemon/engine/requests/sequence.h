@@ -46,6 +46,7 @@ struct sequence {
 	uint32_t n_drafts;   /* draft tokens a step that its slot may have */
 	enum engine_undrafted undrafted; /* why there are none */
 	struct kv_table table;
+	uint64_t salt;           /* of its pages in the prefix cache */
 	uint32_t n_shown;        /* leading entries of the table that the slot's block table has */
 	struct request *request; /* RUNNING, or RELEASING and preempted */
 	uint32_t row;            /* which of the request's */
@@ -76,6 +77,17 @@ int sequence_extend(struct sequence *sequence, uint32_t n_total);
 void sequence_run(struct sequence *sequence, struct request *request, uint32_t row);
 /* The request has ended: back to IDLE as soon as no launched step names the slot. */
 void sequence_stop(struct sequence *sequence);
+/* Begin an IDLE sequence without pages with those of the prefix cache that have its tokens; the last
+ * token is left to be computed. For a request whose tokens may be shared: sequence_shares. Returns how many
+ * tokens these are. */
+uint32_t sequence_take_prefix(struct sequence *sequence, bool drafts);
+/* Give them back: the request does not start so far. */
+void sequence_drop_prefix(struct sequence *sequence);
+/* May what the request computes of the sequence be shared? Not what came as embeddings or depends on a mask
+ * that the prefix cache does not know. */
+bool sequence_shares(const struct sequence *sequence, const struct request *request);
+/* Its whole pages that are computed may be found by others from now on. */
+void sequence_share(struct sequence *sequence);
 /* Can its request be preempted: is all that it computed computable once more? */
 bool sequence_is_preemptible(const struct sequence *sequence);
 /* Its generate request waits once more, as soon as no launched step names the slot. */

@@ -322,6 +322,8 @@ struct mimeo_event {
 	uint32_t detail;     /* the subject of an error; see mimeo_event_message */
 	uint32_t slot;       /* the library's own */
 	int32_t detail_values[4];
+	uint32_t n_cached;   /* final event: leading tokens that were taken from the prefix cache */
+	uint32_t n_sequence; /* final event: tokens that the sequence has now, of a step the last row's */
 };
 
 /*
