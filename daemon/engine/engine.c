@@ -35,6 +35,7 @@ static void engine_hand_back(struct engine *engine)
 			continue;
 		}
 		assert(!session->n_in_flight && !session->n_open);
+		share_detach(session);
 		accounting->sessions[i] = accounting->sessions[--accounting->n_sessions];
 		atomic_fetch_sub(&engine->stats.n_sessions, 1);
 		reports_post(&engine->reports, ENGINE_DETACHED, session->port, NULL);

@@ -120,6 +120,7 @@ struct engine_port {
 	uint32_t session;     /* number, never used twice in a daemon's life */
 	pid_t pid;
 	uid_t uid;
+	uint32_t weight; /* of its user among the users, 1 ... 1000; 0: 1 */
 	char name[32];
 	void *userdata; /* the loop thread's */
 	void *engine_private;

@@ -136,6 +136,7 @@ static void mailbox_attach(struct engine *engine, struct command *command)
 	command->port->engine_private = session;
 	assert(accounting->n_sessions < ENGINE_SESSIONS_MAX);
 	accounting->sessions[accounting->n_sessions++] = session;
+	share_attach(accounting, session);
 	atomic_fetch_add(&engine->stats.n_sessions, 1);
 	rc = loop_add(engine->loop, command->port->sq_bell, EPOLLIN, mailbox_on_doorbell, session,
 		&session->source);

@@ -50,8 +50,9 @@ static void results_take_token(struct request *request, struct sequence *s, int3
 	assert(s->n_tokens < s->session->max_seq_len);
 	assert(request->n_generated < request->max_tokens);
 	s->tokens[s->n_tokens++] = token;
-	if (s->runner->slots.head)
-		s->session->accounting->admit = true; /* it may preempt the request from now on */
+	/* It may be preempted from now on. */
+	if (s->runner->slots.head || s->n_tokens == s->prompt_end + 1)
+		s->session->accounting->admit = true;
 	request->out_tokens[request->n_generated++] = token;
 	counter_add(&s->session->accounting->stats->n_tokens_out, 1);
 	counter_add(&s->runner->n_tokens_out, 1);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Which rows the next step carries: decodes first, then prompt chunks, up to the step's limits of rows
- * and tokens, from all sessions alike. Chunks share the rest of the token budget evenly; the order rotates
- * from step to step. A prefix whose tokens attend to each other is not cut: it waits if it does not fit,
+ * and tokens. Prompts take the rest of the token budget in the order of their sessions' shares (share.h), of
+ * a session the oldest first. A prefix whose tokens attend to each other is not cut: it waits if it does not fit,
  * and goes ahead of the decodes in the next step, one a step, never in two steps in a row. Verifications
  * have several tokens each and may fill a step: one of them then yields to prompts in the next.
  *
@@ -299,6 +299,8 @@ static bool schedule_add_row(struct batch *b, struct sequence *s, uint32_t n_tok
 	schedule_add_drafts(b->inflight, s, row.sample);
 	if (decode)
 		speculation_count_decode(s);
+	if (decode && generates)
+		share_charge(s->session, n_run);
 	/* A client's own loop may have kept the lane waiting. */
 	if (decode && generates)
 		b->inflight->follows |= s->last_step + 1 == b->inflight->step;
@@ -427,34 +429,44 @@ static void schedule_add_whole(struct batch *b)
 	}
 }
 
+/* The prompt whose turn it is: of the session by share.h, of that the oldest. NULL: none is left. */
+static struct sequence *schedule_next_prefill(const struct batch *b)
+{
+	const struct slots *slots = &b->runner->slots;
+	struct sequence *ret = NULL;
+
+	for (uint32_t i = 0; i < slots->n_running; i++) {
+		struct sequence *s = slots->running[i];
+
+		if (!schedule_is_prefill(s) || schedule_is_in(b, s) || s->looked == b->inflight->step)
+			continue;
+		if (!ret || (s->session == ret->session ? s->request->order < ret->request->order
+							: share_is_before(s->session, ret->session)))
+			ret = s;
+	}
+	return ret;
+}
+
 static void schedule_add_chunks(struct batch *b)
 {
-	struct runner *runner = b->runner;
-	uint32_t n_left = 0;
+	struct sequence *s = NULL;
 
-	for (uint32_t i = 0; i < runner->slots.n_running; i++)
-		n_left += schedule_is_prefill(runner->slots.running[i]) && !schedule_is_in(b, runner->slots.running[i]);
-	for (uint32_t i = 0; i < runner->slots.n_running && n_left && schedule_has_room(b); i++) {
-		struct sequence *s = schedule_at_turn(b, i);
-		uint32_t budget, share;
+	while (schedule_has_room(b) && (s = schedule_next_prefill(b))) {
+		const uint32_t budget = b->max_tokens - b->shape.tokens;
+		uint32_t n = schedule_remaining(s);
 
-		if (!schedule_is_prefill(s) || schedule_is_in(b, s))
-			continue;
-		budget = b->max_tokens - b->shape.tokens;
-		/* What the ones before did not need falls to those after. */
-		share = (budget + n_left - 1) / n_left;
-		n_left--;
-		if (share > schedule_remaining(s))
-			share = schedule_remaining(s);
-		if (schedule_history_end(s) && share > schedule_history_end(s) - s->n_computed)
-			share = schedule_history_end(s) - s->n_computed;
-		share = schedule_uncut(s, share, budget);
-		if (share)
-			schedule_add_row(b, s, share, false);
+		s->looked = b->inflight->step;
+		if (n > budget)
+			n = budget;
+		if (schedule_history_end(s) && n > schedule_history_end(s) - s->n_computed)
+			n = schedule_history_end(s) - s->n_computed;
+		n = schedule_uncut(s, n, budget);
+		if (n)
+			schedule_add_row(b, s, n, false);
 		else
 			b->schedule->whole_waits = true;
 	}
-	b->schedule->chunks_wait = n_left > 0;
+	b->schedule->chunks_wait = !schedule_has_room(b) && schedule_next_prefill(b);
 }
 
 /* Requests that cannot be preempted may have all pages: nothing that runs returns any. The youngest ends. */

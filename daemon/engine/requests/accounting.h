@@ -6,6 +6,7 @@
 
 #include "daemon/engine/models/runner.h"
 #include "daemon/engine/requests/reports.h"
+#include "daemon/engine/requests/share.h"
 #include "daemon/loop/loop.h"
 
 struct engine_session;
@@ -22,7 +23,10 @@ struct accounting {
 	bool masks;                      /* a model's attention reads mask words */
 	uint64_t seed_state;
 	struct engine_session *sessions[ENGINE_SESSIONS_MAX];
-	uint32_t n_sessions, session_turn;
+	uint32_t n_sessions;
+	struct share_user users[ENGINE_SESSIONS_MAX];
+	uint32_t active_weight; /* of users with requests in flight */
+	uint64_t n_turns;       /* of admission */
 	struct engine_buffer *closing; /* buffers that a request or a launched step may still name */
 	struct request *ending;        /* ENDING requests of all sessions */
 	bool admit;                    /* something changed that waiting requests may wait for */

@@ -7,11 +7,12 @@
  * A pass walks a session's waiting list; a sequence that an earlier request waits for, or that is
  * busy, is claimed, and later requests that name it are passed over.
  *
- * Turns: each session starts one generate request a turn. A request that finds a slot, and too few pages or too
- * few slots more, is a misfit: others pass it. The model's oldest misfit is passed by ADMIT_PASSES requests that
- * were submitted later: from then on it is the model's head. Nothing else of the model starts, and generate
- * requests are preempted, the youngest first, until the head fits. Those before it are preempted only behind
- * a token that they have gained since they started: so they end, too.
+ * Turns: the session whose turn it is (share.h) starts one generate request. A turn looks at so many waiting
+ * requests of a session as ADMIT_COST allows, so that none can keep the engine's thread. A request that finds a
+ * slot, and too few pages or too few slots more, is a misfit: others pass it. The model's oldest misfit is passed
+ * by ADMIT_PASSES requests that were submitted later: from then on it is the model's head. Nothing else of the
+ * model starts, and generate requests are preempted, the youngest first, until the head fits. Those before it
+ * are preempted only behind a token that they have gained since they started: so they end, too.
  */
 #include "daemon/engine/requests/admit.h"
 
@@ -22,7 +23,9 @@
 #include "daemon/engine/requests/finish.h"
 #include "daemon/engine/requests/reclaim.h"
 
-#define ADMIT_PASSES 32 /* requests that may pass one which does not fit */
+#define ADMIT_PASSES 32   /* requests that may pass one which does not fit */
+#define ADMIT_COST 1024   /* of a session's turn: requests, their rows, and tokens to copy ... */
+#define ADMIT_COPIED 64   /* ... so many of which cost as much as a request */
 
 enum admit_outcome { STARTED, BLOCKED }; /* STARTED: or ended; it waits no more */
 
@@ -120,10 +123,18 @@ static bool admit_make_free(struct request *request, uint32_t n_slots, uint32_t 
 
 	if (runner->slots.n_copies + n_slots > runner->limits->max_requests)
 		return false;
-	if (runner->slots.n_free < n_slots && (!head || !reclaim_slots(runner, n_slots)))
+	if (runner->slots.n_free < n_slots && head && !reclaim_slots(runner, n_slots))
 		return false;
-	return kv_pages_free(runner->kv) >= n_pages ||
-		reclaim_pages(runner, n_pages, claim, head ? RECLAIM_HEAD : RECLAIM_NONE);
+	if (runner->slots.n_free < n_slots) {
+		reclaim_slots_of_others(runner, n_slots, request->session);
+		return false;
+	}
+	if (kv_pages_free(runner->kv) >= n_pages ||
+		reclaim_pages(runner, n_pages, claim, head ? RECLAIM_HEAD : RECLAIM_NONE))
+		return true;
+	if (!head)
+		reclaim_pages_of_others(runner, n_pages, request->session);
+	return false;
 }
 
 /* ---- generate ---- */
@@ -220,6 +231,7 @@ static enum admit_outcome admit_generate(struct request *request)
 	if (!request->started) {
 		request->n_cached = n_cached;
 		counter_add(&request->session->port->n_cached_tokens, n_cached);
+		share_charge(request->session, sequence->n_tokens - sequence->n_computed);
 	}
 	counter_add(&request->runner->n_cached_tokens, n_cached);
 	request->started = true;
@@ -307,6 +319,7 @@ static enum admit_outcome admit_place_step(struct request *request, uint64_t cla
 	for (uint32_t i = 0; i < request->n_rows; i++) {
 		struct sequence *s = engine_session_sequence(request->session, request->rows[i].sequence);
 
+		share_charge(request->session, s->n_tokens - s->n_computed);
 		admit_run(request, i, s, s->n_tokens);
 	}
 	return STARTED;
@@ -453,16 +466,33 @@ static void admit_claim_all(struct request *request, uint64_t pass)
 		admit_claim(engine_session_sequence(session, request->rows[i].sequence), pass);
 }
 
-/* Walk the waiting list; start what may start, one generate request at most. True if one was. */
+/* What looking at the request costs, in claims; a fork copies its parent's tokens. */
+static uint32_t admit_cost(const struct request *request)
+{
+	const struct sequence *parent;
+
+	if (request->op == RING_OP_STEP)
+		return 1 + request->n_rows;
+	if (request->op != RING_OP_FORK)
+		return 1;
+	parent = engine_session_sequence(request->session, request->sequence);
+	return 1 + (parent ? parent->n_tokens / ADMIT_COPIED : 0);
+}
+
+/* Walk the waiting list as far as a turn goes; start what may start, one generate request at most. True if
+ * there may be more to start. */
 static bool admit_session(struct engine_session *session)
 {
 	uint64_t pass = ++session->accounting->pass;
 	struct request *request = session->waiting, *next;
+	uint32_t cost = 0;
+	bool started = false;
 
-	for (; request; request = next) {
+	for (; request && cost < ADMIT_COST; request = next) {
 		enum admit_outcome outcome;
 
 		next = request->next;
+		cost += admit_cost(request);
 		if (admit_names_claimed(request, pass))
 			outcome = BLOCKED;
 		else if (request->op == RING_OP_GENERATE)
@@ -475,29 +505,43 @@ static bool admit_session(struct engine_session *session)
 			admit_claim_all(request, pass);
 		else if (request->op == RING_OP_GENERATE)
 			return true;
+		else
+			started = true;
 	}
+	/* The rest comes in the engine's next turn. */
+	session->accounting->admit |= request && started;
 	return false;
+}
+
+/* The session whose turn it is; NULL: none has more to start. */
+static struct engine_session *admit_next(const struct accounting *accounting)
+{
+	struct engine_session *ret = NULL;
+
+	for (uint32_t i = 0; i < accounting->n_sessions; i++) {
+		struct engine_session *session = accounting->sessions[i];
+
+		if (session->waiting && session->tried != accounting->n_turns &&
+			(!ret || share_is_before(session, ret)))
+			ret = session;
+	}
+	return ret;
 }
 
 bool admit(struct accounting *accounting)
 {
-	bool progress = true, any = false;
+	struct engine_session *session;
+	bool any = false;
 
 	if (!accounting->admit || !accounting->n_sessions)
 		return false;
 	accounting->admit = false;
-	while (progress) {
-		uint32_t first = accounting->session_turn % accounting->n_sessions;
-
-		progress = false;
-		for (uint32_t i = 0; i < accounting->n_sessions; i++) {
-			uint32_t at = (first + i) % accounting->n_sessions;
-
-			if (!accounting->sessions[at]->waiting || !admit_session(accounting->sessions[at]))
-				continue;
-			progress = any = true;
-			accounting->session_turn = at + 1;
-		}
+	accounting->n_turns++;
+	while ((session = admit_next(accounting))) {
+		if (admit_session(session))
+			any = true;
+		else
+			session->tried = accounting->n_turns;
 	}
 	return any || accounting->admit;
 }

@@ -25,6 +25,8 @@ struct engine_session {
 	bool detached; /* being taken apart */
 	bool publish;  /* completions were pushed */
 	bool stuffed;  /* no space for another final completion: its ring is not read */
+	struct share_session share;
+	uint64_t tried; /* admission turn in which nothing more of it could start */
 	uint32_t n_in_flight, n_waiting, n_open;
 	uint32_t n_busy; /* sequences that are not IDLE */
 	uint32_t max_sequences, n_requests, max_seq_len;

@@ -59,7 +59,8 @@ static void finish_now(struct request *request)
 	completion_final(request, request->end.status, request->end.finish, &request->end.detail);
 	request->state = REQUEST_FREE;
 	assert(session->n_in_flight > 0 && accounting->n_requests > 0);
-	session->n_in_flight--;
+	if (!--session->n_in_flight)
+		share_end(session);
 	accounting->n_requests--;
 	finish_count(accounting->stats, request->end.status);
 	accounting->admit = true;

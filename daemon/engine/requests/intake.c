@@ -437,6 +437,12 @@ static bool intake_take_payload(struct engine_session *session, const struct rin
 	return session->n_in_flight == session->n_waiting && !session->accounting->admit;
 }
 
+/* Bytes of the longest prompt, with mask words: a longer one is refused before it is copied. */
+static uint64_t intake_longest(const struct accounting *accounting)
+{
+	return (uint64_t)accounting->max_seq_len * (sizeof(int32_t) + sizeof(uint64_t));
+}
+
 int intake_request(struct engine_session *session, const struct ring_sqe *sqe, struct refusal *refusal)
 {
 	struct accounting *accounting = session->accounting;
@@ -447,6 +453,9 @@ int intake_request(struct engine_session *session, const struct ring_sqe *sqe, s
 		return refusal->status = MIMEO_E_DEVICE_LOST;
 	if (accounting->draining && intake_is_new_work(sqe->op))
 		return refusal->status = MIMEO_E_DRAINING;
+	if (sqe->op == RING_OP_GENERATE && sqe->payload_length > intake_longest(accounting))
+		return intake_refuse(refusal, MIMEO_E_TOO_LONG,
+			DETAIL(RING_DETAIL_LENGTH, sqe->payload_length / 4, accounting->max_seq_len));
 	if (!intake_take_payload(session, sqe, request))
 		return 1;
 	*request = (struct request){
@@ -474,7 +483,8 @@ int intake_request(struct engine_session *session, const struct ring_sqe *sqe, s
 		if (!accounting->n_deadlines++ || request->deadline_ns < accounting->next_deadline_ns)
 			accounting->next_deadline_ns = request->deadline_ns;
 	}
-	session->n_in_flight++;
+	if (!session->n_in_flight++)
+		share_begin(accounting, session);
 	accounting->n_requests++;
 	counter_add(&accounting->stats->n_requests, 1);
 	atomic_fetch_add_explicit(&session->port->n_requests, 1, memory_order_relaxed);

@@ -6,7 +6,7 @@
 #include <utlist.h>
 
 #include "daemon/engine/models/runner.h"
-#include "daemon/engine/requests/request.h"
+#include "daemon/engine/requests/engine_session.h"
 
 /* The sequence's pages that are not marked yet; they are marked now. */
 static uint32_t reclaim_mark(struct slots *slots, const struct sequence *s)
@@ -137,4 +137,70 @@ bool reclaim_slots(struct runner *runner, uint32_t n_slots)
 	while (reclaim_coming_slots(runner) < n_slots && (victim = reclaim_victim(runner, RECLAIM_HEAD)))
 		sequence_preempt(victim);
 	return runner->slots.n_free >= n_slots;
+}
+
+/* ---- from sessions above their entitlement ---- */
+
+/* What a session has of a model: slots, or pages of running sequences. */
+static uint32_t reclaim_held(const struct runner *runner, const struct engine_session *session, bool pages)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < runner->slots.n_running; i++) {
+		const struct sequence *s = runner->slots.running[i];
+
+		if (s->session == session)
+			n += pages ? s->table.n_pages : 1;
+	}
+	return n;
+}
+
+static bool reclaim_is_above(const struct runner *runner, const struct engine_session *session, uint32_t n_more,
+	bool pages)
+{
+	const uint32_t n = pages ? kv_pages_total(runner->kv) : runner->limits->max_requests;
+
+	return reclaim_held(runner, session, pages) + n_more >
+		share_entitlement(session->accounting, session, n);
+}
+
+/* The youngest request that may be preempted, of another session that is above its entitlement and furthest
+ * behind in its turn. */
+static struct sequence *reclaim_victim_of_others(
+	const struct runner *runner, const struct engine_session *session, bool pages)
+{
+	struct sequence *victim = NULL;
+
+	for (uint32_t i = 0; i < runner->slots.n_running; i++) {
+		struct sequence *s = runner->slots.running[i];
+
+		if (s->session == session || !sequence_is_preemptible(s) || s->n_tokens <= s->prompt_end)
+			continue;
+		if (victim && s->session == victim->session) {
+			if (s->request->order > victim->request->order)
+				victim = s;
+		} else if ((!victim || share_is_before(victim->session, s->session)) &&
+			reclaim_is_above(runner, s->session, 0, pages)) {
+			victim = s;
+		}
+	}
+	return victim;
+}
+
+void reclaim_pages_of_others(struct runner *runner, uint32_t n_pages, const struct engine_session *session)
+{
+	struct sequence *victim;
+
+	while (reclaim_coming_pages(runner) < n_pages && !reclaim_is_above(runner, session, n_pages, true) &&
+		(victim = reclaim_victim_of_others(runner, session, true)))
+		sequence_preempt(victim);
+}
+
+void reclaim_slots_of_others(struct runner *runner, uint32_t n_slots, const struct engine_session *session)
+{
+	struct sequence *victim;
+
+	while (reclaim_coming_slots(runner) < n_slots && !reclaim_is_above(runner, session, n_slots, false) &&
+		(victim = reclaim_victim_of_others(runner, session, false)))
+		sequence_preempt(victim);
 }

@@ -27,6 +27,10 @@ uint32_t reclaim_most(struct runner *runner, uint64_t claim);
  * are not evicted, and none is where that would not suffice and nothing may be preempted. True if the pages
  * are free now. */
 bool reclaim_pages(struct runner *runner, uint32_t n_pages, uint64_t claim, uint64_t order);
+/* Have pages or slots free, or on their way back, from sessions above their entitlement (share.h), for one
+ * that stays within its own with so many more. A request gives them behind a token that it gained. */
+void reclaim_pages_of_others(struct runner *runner, uint32_t n_pages, const struct engine_session *session);
+void reclaim_slots_of_others(struct runner *runner, uint32_t n_slots, const struct engine_session *session);
 /* Have n_slots free for the model's head, or on their way back. True if they are free now. */
 bool reclaim_slots(struct runner *runner, uint32_t n_slots);
 

@@ -55,6 +55,7 @@ struct sequence {
 	uint32_t prompt_end;     /* end of the tokens that it had when it took its slot */
 	uint32_t document;       /* where the document of the last launched token begins */
 	uint64_t last_step;      /* the runner's last launched step that names it */
+	uint64_t looked;         /* the step that was to have a chunk of its prompt */
 	uint64_t claim;          /* admission pass in which an earlier request waits for it */
 	struct sequence *next;   /* in slots.releasing */
 	struct sequence *idle_prev, *idle_next; /* in slots.idle or slots.fixed */

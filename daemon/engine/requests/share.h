@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_ENGINE_SHARE_H
+#define MIMEO_DAEMON_ENGINE_SHARE_H
+
+/*
+ * Fair share of what is computed, among users (by uid) and among the sessions of each.
+ *
+ * Order: virtual token counters (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024,
+ * arXiv:2401.00588). A user's counter grows by each token that is computed for him, divided by his weight;
+ * of those who have requests, the user with the lowest counter goes first, and of his sessions the one with
+ * the lowest counter of its own. Who had no request is lifted to the lowest counter of those who had some: what
+ * was not used is not saved up. A prompt counts when it starts, as far as it is computed; a generated token
+ * when its step is launched; tokens that are computed once more after a preemption do not count.
+ *
+ * Entitlement: a session's part of slots and pages, by its user's weight among the users who have requests
+ * now, divided by the user's sessions that have some. A session below its entitlement may have a request of
+ * one above its own preempted; so whoever comes last gets in.
+ *
+ * The engine's thread alone. Hot path: no allocation, no lock, no system call.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define SHARE_WEIGHT_MAX 1000u
+
+struct accounting;
+struct engine_session;
+
+struct share_user {
+	uid_t uid;
+	uint32_t weight;     /* 1 ... SHARE_WEIGHT_MAX; 0: the entry is not in use */
+	uint32_t n_sessions; /* 0: the entry is kept for its counter, until another user needs it */
+	uint32_t n_active;   /* of these: with requests in flight */
+	uint64_t counter;
+};
+
+/* In a session. */
+struct share_session {
+	struct share_user *user;
+	uint64_t counter;
+};
+
+/* At attach and at the end of a session, which has no requests then. */
+void share_attach(struct accounting *accounting, struct engine_session *session);
+void share_detach(struct engine_session *session);
+/* The session has its first request in flight; its last one has ended. */
+void share_begin(struct accounting *accounting, struct engine_session *session);
+void share_end(struct engine_session *session);
+/* n_tokens were computed for the session. */
+void share_charge(struct engine_session *session, uint64_t n_tokens);
+/* Is it a's turn before b's? */
+bool share_is_before(const struct engine_session *a, const struct engine_session *b);
+/* The part of n, rounded down, 1 at least, that a session with requests is entitled to. */
+uint32_t share_entitlement(const struct accounting *accounting, const struct engine_session *session, uint32_t n);
+
+#endif
