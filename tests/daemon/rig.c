@@ -128,6 +128,10 @@ void rig_open(struct rig *rig, const struct rig_options *o)
 		load_model(rig, folder, &options, i, o);
 	if (engine_new(&options, &rig->engine, &error))
 		fail_msg("%s", error.text);
+#ifdef MIMEO_TEST_FAULTS
+	if (o->preempt_every)
+		rig->engine->lane.preempt_every = o->preempt_every;
+#endif
 	assert_int_equal(builder_new(rig->device, &rig->engine->stats.n_in_lane, &rig->builder), 0);
 	assert_int_equal(engine_start(rig->engine, rig->builder), 0);
 	rig->runner = &rig->engine->runners[0];

@@ -46,6 +46,7 @@ struct rig_options {
 	/* In place of the draft's and, if that is paged, the target's; NULL: paged itself. */
 	const struct attention_backend *paged;
 	uint32_t entries; /* of rig->client; 0: RIG_ENTRIES */
+	uint32_t preempt_every; /* tokens: lane.h; where the build can */
 };
 
 /* Holds the lane until it is opened. */
