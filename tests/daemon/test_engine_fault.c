@@ -232,14 +232,16 @@ static void test_waiting_requests_and_idle_sequences_survive_the_loss_until_deta
 {
 	struct world w;
 	struct rig_client *client = &w.rig.client;
+	int32_t tokens[80];
 
 	APART();
-	open_world(&w, "op:outbox:4", 6);
+	open_world(&w, "op:outbox:4", 7);
 	rig_ok(client, 0, RING_OP_OPEN, 1, 0);
 	rig_must(client, rig_step_text(client, 0, 1, "9+8=", true));
 	rig_gate_close(&w.rig);
+	rig_nonsense(tokens, 80, 1);
 	for (uint32_t i = 0; i < 4; i++)
-		rig_submit(client, rig_ask_text(client, i, 0, "347+586="));
+		rig_submit(client, rig_ask(client, i, 0, tokens, 80, 10, 0));
 	rig_wait_waiting(&w.rig, 3);
 	rig_gate_open(&w.rig);
 	assert_all_lost(client, w.rig.results, 4);

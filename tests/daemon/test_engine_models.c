@@ -17,11 +17,11 @@ static void test_two_models_answer_side_by_side_from_pages_of_their_own(void **s
 	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 1);
 	requests[0] = rig_ask_text(&rig->client, 0, 1, "x");
 	assert_int_equal(rig_do(&rig->client, requests[0]).status, MIMEO_E_INVALID);
-	/* Model 0 is full with one request; model 1 serves many beside it. */
+	/* Model 0 has 4 requests, model 1 has 8: a page each, until their tokens come. */
 	rig_gate_close(rig);
 	for (uint32_t i = 0; i < 12; i++) {
 		uint32_t n = rig_prompt(i % 2 ? "sort 52 17 33\n" : "347+586=", tokens);
-		struct msg_generate msg = rig_greedy(n, i % 3 ? 40 : 200);
+		struct msg_generate msg = rig_greedy(n, 40);
 
 		msg.model = i % 3 != 0;
 		requests[i] = rig_generate(&rig->client, i, tokens, n, &msg);
@@ -29,10 +29,9 @@ static void test_two_models_answer_side_by_side_from_pages_of_their_own(void **s
 		if (!i)
 			rig_wait_steps(rig, 1);
 	}
-	/* Of 4 pages each (40 tokens and a prompt of 9 or 15), 3 fit. */
-	rig_wait_waiting(rig, 3 + 5);
-	assert_int_equal(rig_pages_free(rig, 0), 1);
-	assert_int_equal(rig_pages_free(rig, 1), 15 - 3 * 4);
+	RIG_AWAIT(engine_stats(rig->engine)->n_running == 12);
+	assert_int_equal(rig_pages_free(rig, 0), 15 - 4);
+	assert_int_equal(rig_pages_free(rig, 1), 15 - 8);
 	rig_gate_open(rig);
 	for (uint32_t i = 0; i < 12; i++) {
 		rig_wait(&rig->client, rig->results, i);
@@ -52,11 +51,12 @@ static void test_model_without_pages_does_not_hold_up_the_other(void **state)
 	struct rig_result results[8] = {0};
 	struct rig_request first;
 	struct msg_generate msg;
-	int32_t tokens[64];
+	int32_t tokens[230];
 
 	rig_gate_close(rig);
-	rig_submit(holder, rig_endless(holder, 0, 0, 200));
-	rig_submit(client, rig_endless(client, 0, 0, 200)); /* the head of model 0 */
+	rig_nonsense(tokens, 230, 1);
+	rig_submit(holder, rig_ask(holder, 0, 0, tokens, 230, 10, MIMEO_GENERATE_IGNORE_EOS));
+	rig_submit(client, rig_endless(client, 0, 0, 200));
 	rig_wait_waiting(rig, 1);
 	msg = rig_greedy(rig_prompt("9+8=", tokens), 20);
 	msg.model = 1;

@@ -2,17 +2,28 @@
 /* KV pages: who gets them, who waits, and that all come back. A page holds 16 tokens. */
 #include "tests/daemon/rig.h"
 
-/* Some tokens' worth of history in an open sequence. */
-static void fill(struct rig_client *client, uint32_t sequence, uint32_t n_tokens)
+/* Some tokens' worth of history in an open sequence; fixed: under a mask that cannot be had once more. */
+static void fill(struct rig_client *client, uint32_t sequence, uint32_t n_tokens, bool fixed)
 {
 	int32_t tokens[512];
 	struct msg_row row = {sequence, n_tokens};
 	struct msg_step msg = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
 
+	if (fixed)
+		msg.mask = (struct mimeo_mask){.kind = MIMEO_MASK_WINDOW, .window = 512};
 	for (uint32_t i = 0; i < n_tokens; i++)
 		tokens[i] = (int32_t)('a' + i % 26);
 	rig_ok(client, 0, RING_OP_OPEN, sequence, 0);
 	rig_must(client, rig_step(client, 0, &msg, &row, tokens));
+}
+
+/* Has the pages of 240 tokens from its start to its end. */
+static struct rig_request ask_wide(struct rig_client *client, uint32_t index)
+{
+	int32_t tokens[230];
+
+	rig_nonsense(tokens, 230, index);
+	return rig_ask(client, index, 0, tokens, 230, 10, MIMEO_GENERATE_IGNORE_EOS);
 }
 
 /* ---- waiting ---- */
@@ -20,60 +31,76 @@ static void fill(struct rig_client *client, uint32_t sequence, uint32_t n_tokens
 static void test_generate_waits_for_pages_and_then_answers_right(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_request requests[2];
-	int32_t tokens[64];
+	struct rig_request request;
 
 	rig_gate_close(rig);
-	for (uint32_t i = 0; i < 2; i++) {
-		uint32_t n = rig_prompt(i ? "rev hello\n" : "347+586=", tokens);
-
-		requests[i] = rig_ask(&rig->client, i, 0, tokens, n, 200, 0);
-		rig_submit(&rig->client, requests[i]);
-	}
+	rig_submit(&rig->client, ask_wide(&rig->client, 0));
+	request = rig_ask_text(&rig->client, 1, 0, "rev hello\n");
+	rig_submit(&rig->client, request);
 	rig_wait_waiting(rig, 1);
-	assert_int_equal(rig_pages_free(rig, 0), 15 - 14);
+	assert_int_equal(rig_pages_free(rig, 0), 0);
 	rig_gate_open(rig);
 	rig_wait(&rig->client, rig->results, 0);
 	rig_wait(&rig->client, rig->results, 1);
-	rig_assert_text(&rig->client, &requests[0], &rig->results[0], "933");
-	rig_assert_text(&rig->client, &requests[1], &rig->results[1], "olleh");
+	assert_int_equal(rig->results[0].n_generated, 10);
+	rig_assert_text(&rig->client, &request, &rig->results[1], "olleh");
+	assert_int_equal(rig->runner->n_preempted, 0);
 }
 
-static void test_huge_request_is_not_passed_by_small_ones_of_others(void **state)
+/* A huge one beside a long one, and small ones that fit: 32 of them pass it, and nothing more until it has
+ * started, for which the long one is preempted. */
+static void test_request_that_does_not_fit_is_passed_by_32_others(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_result results[3][8] = {0};
-	struct rig_client *clients = rig->others;
-	struct rig_request request;
-	uint32_t n_done = 0;
+	struct rig_client *small = rig_other(rig, 64);
+	struct rig_request first = rig_endless(&rig->client, 0, 0, 200);
+	int32_t tokens[310], expected[200];
+	struct rig_result results[64] = {0};
+	uint32_t n_done = 0, n_before = 0;
 
-	for (int c = 0; c < 3; c++)
-		rig_other(rig, 8);
+	rig_must(&rig->client, first);
+	memcpy(expected, rig_tokens(&rig->client, &first), sizeof(expected));
 	rig_gate_close(rig);
-	rig_submit(&clients[0], rig_endless(&clients[0], 0, 0, 60));
+	first = rig_endless(&rig->client, 0, 0, 200);
+	rig_submit(&rig->client, first);
 	rig_wait_steps(rig, 1);
-	rig_submit(&clients[1], rig_endless(&clients[1], 0, 0, 280));
+	rig_nonsense(tokens, 310, 1);
+	rig_submit(&rig->client, rig_ask(&rig->client, 1, 0, tokens, 310, 10, MIMEO_GENERATE_IGNORE_EOS));
 	rig_wait_waiting(rig, 1);
-	for (uint32_t i = 0; i < 8; i++) {
-		request = rig_endless(&clients[i % 2 ? 0 : 2], i, 0, 20);
-		if (i) /* the first one's index is taken */
-			rig_submit(&clients[i % 2 ? 0 : 2], request);
-	}
-	rig_wait_waiting(rig, 8);
+	for (uint32_t i = 0; i < 48; i++)
+		rig_submit(small, rig_endless(small, i, 0, 2));
 	rig_gate_open(rig);
-	/* A small one that was seen to end first had passed: they do not fit beside the huge one. */
-	while (n_done < 7) {
+	while (n_done < 48) {
+		rig_poll(small, results);
 		n_done = 0;
-		for (int c = 0; c < 3; c += 2) {
-			rig_poll(&clients[c], results[c]);
-			for (uint32_t i = 1; i < 8; i++)
-				n_done += results[c][i].done;
-		}
-		rig_poll(&clients[1], results[1]);
-		if (n_done)
-			assert_true(results[1][0].done);
+		for (uint32_t i = 0; i < 48; i++)
+			n_done += results[i].done;
+		rig_poll(&rig->client, rig->results);
+		if (!rig->results[1].n_events)
+			n_before = n_done;
 	}
-	assert_int_equal(results[1][0].n_generated, 280);
+	rig_wait(&rig->client, rig->results, 1);
+	rig_wait(&rig->client, rig->results, 0);
+	assert_in_range(n_before, 1, 32);
+	assert_int_equal(rig->results[1].n_generated, 10);
+	assert_int_equal(rig->results[0].n_generated, 200);
+	assert_memory_equal(rig_tokens(&rig->client, &first), expected, sizeof(expected));
+	assert_true(rig->runner->n_preempted >= 1);
+}
+
+/* Those of a queue have no slot in turn, and preempt nothing for one. */
+static void test_queue_for_slots_preempts_nothing(void **state)
+{
+	struct rig *rig = *state;
+
+	rig_gate_close(rig);
+	for (uint32_t i = 0; i < 60; i++)
+		rig_submit(&rig->client, rig_endless(&rig->client, i, 0, 3));
+	rig_wait_waiting(rig, 58);
+	rig_gate_open(rig);
+	for (uint32_t i = 0; i < 60; i++)
+		rig_wait(&rig->client, rig->results, i);
+	assert_int_equal(rig->runner->n_preempted, 0);
 }
 
 static void test_sessions_take_turns(void **state)
@@ -105,7 +132,7 @@ static void test_sessions_take_turns(void **state)
 	}
 }
 
-static void test_pages_of_idle_sequences_are_waited_for_without_holding_up_others(void **state)
+static void test_pages_of_fixed_sequences_are_waited_for_without_holding_up_others(void **state)
 {
 	struct rig *rig = *state;
 	struct rig_client *holder = rig_other(rig, 8);
@@ -114,8 +141,8 @@ static void test_pages_of_idle_sequences_are_waited_for_without_holding_up_other
 	struct rig_result results[8] = {0};
 	struct rig_request request;
 
-	fill(holder, 1, 160);
-	rig_submit(waiter, rig_endless(waiter, 0, 0, 200));
+	fill(holder, 1, 160, true);
+	rig_submit(waiter, ask_wide(waiter, 0));
 	rig_wait_waiting(rig, 1);
 	request = rig_ask_text(other, 0, 0, "9+8=");
 	rig_submit(other, request);
@@ -125,17 +152,18 @@ static void test_pages_of_idle_sequences_are_waited_for_without_holding_up_other
 	assert_false(results[1].done);
 	rig_ok(holder, 1, RING_OP_CLOSE, 1, 0);
 	rig_wait(waiter, results + 1, 0);
-	assert_int_equal(results[1].n_generated, 200);
+	assert_int_equal(results[1].n_generated, 10);
 }
 
-static void test_wide_step_is_not_passed_by_narrow_requests(void **state)
+static void test_wide_step_is_passed_by_32_narrow_requests(void **state)
 {
 	struct rig *rig = *state;
 	struct rig_client *client = rig_other(rig, 8);
-	struct rig_client *other = rig_other(rig, 8);
-	struct rig_result results[8] = {0}, theirs[8] = {0};
+	struct rig_client *other = rig_other(rig, 64);
+	struct rig_result results[8] = {0}, theirs[64] = {0};
 	struct msg_row rows[4];
 	struct msg_step msg = {.n_rows = 4, .outputs = MIMEO_STEP_TOKENS};
+	uint32_t n_done = 0;
 
 	for (uint32_t i = 0; i < 4; i++) {
 		rows[i] = (struct msg_row){i + 1, 1};
@@ -147,14 +175,18 @@ static void test_wide_step_is_not_passed_by_narrow_requests(void **state)
 	RIG_AWAIT(engine_stats(rig->engine)->n_running >= 3);
 	rig_submit(client, rig_step(client, 0, &msg, rows, (int32_t[]){1, 1, 1, 1}));
 	rig_wait_waiting(rig, 1);
-	/* One slot is free, and kept. */
-	rig_submit(other, rig_endless(other, 3, 0, 10));
-	rig_wait_waiting(rig, 2);
-	assert_int_equal(engine_stats(rig->engine)->n_slots_free, 1);
+	for (uint32_t i = 3; i < 60; i++)
+		rig_submit(other, rig_endless(other, i, 0, 10));
+	rig_wait_waiting(rig, 57);
+	assert_int_equal(engine_stats(rig->engine)->n_slots_free, 0);
 	rig_gate_open(rig);
 	rig_wait(client, results, 0);
 	assert_int_equal(results[0].status, 0);
-	for (uint32_t i = 0; i < 4; i++)
+	rig_poll(other, theirs);
+	for (uint32_t i = 0; i < 60; i++)
+		n_done += theirs[i].done;
+	assert_true(n_done < 60);
+	for (uint32_t i = 0; i < 60; i++)
 		rig_wait(other, theirs, i);
 }
 
@@ -165,7 +197,7 @@ static void test_step_without_pages_is_refused_with_the_counts(void **state)
 	struct rig *rig = *state;
 	struct rig_result result;
 
-	fill(&rig->client, 1, 64);
+	fill(&rig->client, 1, 64, true);
 	rig_ok(&rig->client, 1, RING_OP_OPEN, 2, 0);
 	result = rig_do(&rig->client, rig_step_text(&rig->client, 1, 2, "seventeen tokens", true));
 	assert_int_equal(result.status, MIMEO_E_NO_MEMORY);
@@ -203,7 +235,7 @@ static void test_request_that_would_wait_for_its_own_sequence_is_too_long(void *
 	struct rig *rig = *state;
 	struct rig_result result;
 
-	fill(&rig->client, 1, 96);
+	fill(&rig->client, 1, 96, false);
 	result = rig_do(&rig->client, rig_endless(&rig->client, 0, 1, 60));
 	assert_int_equal(result.status, MIMEO_E_TOO_LONG);
 	assert_int_equal(result.detail, RING_DETAIL_PAGES);
@@ -218,7 +250,7 @@ static void test_cancelled_waiting_request_leaves_nothing(void **state)
 	struct rig_request one, two;
 
 	rig_gate_close(rig);
-	one = rig_endless(&rig->client, 0, 0, 200);
+	one = ask_wide(&rig->client, 0);
 	two = rig_endless(&rig->client, 1, 0, 200);
 	rig_submit(&rig->client, one);
 	rig_submit(&rig->client, two);
@@ -229,7 +261,7 @@ static void test_cancelled_waiting_request_leaves_nothing(void **state)
 	assert_int_equal(rig->results[1].n_prompt, 0);
 	rig_gate_open(rig);
 	rig_wait(&rig->client, rig->results, 0);
-	assert_int_equal(rig->results[0].n_generated, 200);
+	assert_int_equal(rig->results[0].n_generated, 10);
 	rig_assert_all_free(rig);
 }
 
@@ -251,7 +283,7 @@ static void test_cancel_in_the_middle_of_a_prompt_gives_pages_back_behind_the_la
 	assert_int_equal(rig->results[0].status, MIMEO_E_CANCELLED);
 	assert_int_equal(rig->results[0].n_generated, 0);
 	/* The launched steps still name them. */
-	assert_int_equal(rig_pages_free(rig, 0), 20 - 8);
+	assert_int_equal(rig_pages_free(rig, 0), 20 - 7);
 	assert_int_equal(engine_stats(rig->engine)->n_slots_free, 15);
 	rig_gate_open(rig);
 	rig_assert_all_free(rig);
@@ -265,7 +297,7 @@ static void test_deadline_ends_a_waiting_request_while_nothing_else_happens(void
 	struct rig_result result;
 	struct msg_generate msg = rig_greedy(1, 100);
 
-	fill(&rig->client, 1, 96);
+	fill(&rig->client, 1, 160, true);
 	msg.deadline_ms = 30;
 	result = rig_do(&rig->client, rig_generate(&rig->client, 0, (int32_t[]){1}, 1, &msg));
 	assert_int_equal(result.status, MIMEO_E_DEADLINE);
@@ -277,7 +309,7 @@ static void test_earlier_deadline_that_came_later_is_not_overlooked(void **state
 	struct rig *rig = *state;
 	struct msg_generate msg = rig_greedy(1, 100);
 
-	fill(&rig->client, 1, 96);
+	fill(&rig->client, 1, 160, true);
 	for (uint32_t i = 0; i < 3; i++) {
 		msg.deadline_ms = i == 0 ? 3600 * 1000 : 40 - 10 * i;
 		rig_submit(&rig->client, rig_generate(&rig->client, i, (int32_t[]){1}, 1, &msg));
@@ -344,7 +376,7 @@ static void test_detach_before_the_launched_steps_are_done_waits_for_them(void *
 	rig_wait_steps(rig, 2);
 	assert_int_equal(engine_post_detach(rig->engine, rig->client.port), 0);
 	RIG_AWAIT(!engine_stats(rig->engine)->n_running);
-	assert_int_equal(rig_pages_free(rig, 0), 20 - 7);
+	assert_int_equal(rig_pages_free(rig, 0), 20 - 1);
 	assert_false(engine_report_take(rig->engine, &report));
 	rig_gate_open(rig);
 	rig_detached(&rig->client);
@@ -355,16 +387,18 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		RIG_TEST(test_generate_waits_for_pages_and_then_answers_right,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 15),
-		RIG_ENGINE_TEST(test_huge_request_is_not_passed_by_small_ones_of_others,
+		RIG_TEST(test_request_that_does_not_fit_is_passed_by_32_others,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 20),
+		RIG_TEST(test_queue_for_slots_preempts_nothing,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .max_requests = 2),
 		RIG_ENGINE_TEST(test_sessions_take_turns,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .max_requests = 1),
-		RIG_ENGINE_TEST(test_pages_of_idle_sequences_are_waited_for_without_holding_up_others,
-			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 20),
-		RIG_ENGINE_TEST(test_wide_step_is_not_passed_by_narrow_requests,
+		RIG_ENGINE_TEST(test_pages_of_fixed_sequences_are_waited_for_without_holding_up_others,
+			.mode = GRAPH_FULL, .attention = "flex", .kv_pages = 20),
+		RIG_ENGINE_TEST(test_wide_step_is_passed_by_32_narrow_requests,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .max_requests = 4),
 		RIG_TEST(test_step_without_pages_is_refused_with_the_counts,
-			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 5),
+			.mode = GRAPH_FULL, .attention = "flex", .kv_pages = 5),
 		RIG_TEST(test_too_long_says_by_what,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 10),
 		RIG_TEST(test_request_that_would_wait_for_its_own_sequence_is_too_long,
@@ -374,9 +408,9 @@ int main(void)
 		RIG_TEST(test_cancel_in_the_middle_of_a_prompt_gives_pages_back_behind_the_launched_steps,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 20, .max_batch_tokens = 8),
 		RIG_TEST(test_deadline_ends_a_waiting_request_while_nothing_else_happens,
-			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 10),
+			.mode = GRAPH_FULL, .attention = "flex", .kv_pages = 10),
 		RIG_TEST(test_earlier_deadline_that_came_later_is_not_overlooked,
-			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 10),
+			.mode = GRAPH_FULL, .attention = "flex", .kv_pages = 10),
 		RIG_ENGINE_TEST(test_detach_at_any_stage_gives_all_back_and_disturbs_no_other_client,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 20, .max_requests = 4, .max_batch_tokens = 16),
 		RIG_TEST(test_detach_before_the_launched_steps_are_done_waits_for_them,
