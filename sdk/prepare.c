@@ -166,6 +166,13 @@ static int prepare_check_stop(struct mimeo_request *request, const struct mimeo_
 	return 0;
 }
 
+/* The tokens that it may generate: without a limit as many as its sequence, were it empty, has space for. */
+static uint32_t prepare_max_tokens(const struct mimeo_request *request, const struct mimeo_generate *generate)
+{
+	return generate->max_tokens ? generate->max_tokens
+				    : request->m->models[generate->model].max_seq_len - generate->n_tokens;
+}
+
 /* What the header does not say of a generate request. */
 static int prepare_check_generate(
 	struct mimeo_request *request, const struct mimeo_generate *generate)
@@ -369,7 +376,7 @@ int mimeo_request_prep_generate(
 
 	bool logits = (generate.flags & MIMEO_GENERATE_PROMPT_LOGITS) &&
 		generate.logits.buffer == 0;
-	struct msg_output output = msg_output_layout(generate.max_tokens, logits,
+	struct msg_output output = msg_output_layout(prepare_max_tokens(request, &generate), logits,
 		request->m->models[generate.model].vocab_size, 0, 0);
 	uint64_t bytes = (uint64_t)generate.n_tokens * sizeof(int32_t);
 	uint64_t words = prepare_words_bytes(&generate.mask, generate.n_tokens);
@@ -381,7 +388,7 @@ int mimeo_request_prep_generate(
 		memcpy(payload + bytes, generate.mask.words, words);
 	request->sqe.op = RING_OP_GENERATE;
 	request->sqe.sequence = generate.sequence;
-	request->capacity = generate.max_tokens;
+	request->capacity = prepare_max_tokens(request, &generate);
 	request->fenced = generate.flags & MIMEO_GENERATE_FENCE;
 	request->n_rows = logits;
 	request->hidden = NULL;

@@ -268,6 +268,7 @@ struct engine_model_facts {
 	uint64_t n_tokens_out, n_steps;
 	uint64_t n_cached_tokens; /* that the prefix cache had: not computed */
 	uint32_t pages_cached;    /* unused pages that it keeps; they count as free */
+	uint64_t n_evicted, n_preempted; /* idle sequences, requests: their pages went to others */
 	uint64_t n_not_finite; /* rows whose logits gave no token, but for those whose request had ended */
 	uint64_t n_eager[N_EAGER_REASONS]; /* steps */
 	const char *draft; /* its architecture; NULL: none */

@@ -93,6 +93,8 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 		.n_steps = counter_read(&runner->n_steps),
 		.n_cached_tokens = counter_read(&runner->n_cached_tokens),
 		.pages_cached = atomic_load_explicit(&runner->pages_cached, memory_order_relaxed),
+		.n_evicted = counter_read(&runner->n_evicted),
+		.n_preempted = counter_read(&runner->n_preempted),
 		.n_not_finite = counter_read(&runner->n_not_finite),
 	};
 	facts_add_weights(ret, runner->model);

@@ -68,6 +68,23 @@ static void test_generate_arrives_as_it_was_prepared(void **state)
 	assert_memory_equal(tokens, generate.tokens, 12);
 }
 
+/* Space for as many tokens as the model's sequences have behind the prompt. */
+static void test_generate_without_a_limit_has_space_for_the_longest_output(void **state)
+{
+	struct session *s = *state;
+	struct mimeo_generate generate = small_generate();
+	struct mimeo_request *request = mimeo_request_get(s->m);
+	struct msg_generate msg;
+
+	generate.max_tokens = 0;
+	assert_int_equal(mimeo_request_prep_generate(request, &generate), 0);
+	assert_int_equal(mimeo_submit(s->m), 1);
+	struct ring_sqe sqe = session_pop(s);
+	decode_generate(s, &sqe, &msg);
+	assert_int_equal(msg.max_tokens, 0);
+	assert_int_equal(sqe.output_length, msg_output_layout(FAKE_MAX_SEQ_LEN - 3, false, 0, 0, 0).bytes);
+}
+
 /* The words lie behind the tokens, all rows' behind all rows'. */
 static void test_masks_arrive_as_they_were_prepared(void **state)
 {
@@ -362,7 +379,7 @@ static void assert_says(const struct mimeo_request *request, int status, const c
 static void test_generate_refuses_values_that_the_daemon_refuses(void **state)
 {
 	struct session *s = *state;
-	const int32_t bad_stop = -1;
+	const int32_t bad_stop = -1, many[FAKE_MAX_SEQ_LEN] = {0};
 	const uint64_t words[3] = {0};
 
 	struct mimeo_request *request = mimeo_request_get(s->m);
@@ -376,7 +393,6 @@ static void test_generate_refuses_values_that_the_daemon_refuses(void **state)
 	REFUSES(MIMEO_E_INVALID, "initialise the struct with MIMEO_GENERATE_INIT", generate.size = 8);
 	REFUSES(MIMEO_E_INVALID, "tokens is NULL", generate.tokens = NULL);
 	REFUSES(MIMEO_E_INVALID, "the request has no tokens", generate.n_tokens = 0);
-	REFUSES(MIMEO_E_INVALID, "max_tokens is 0: it must be at least 1", generate.max_tokens = 0);
 	REFUSES(MIMEO_E_INVALID, "stop is NULL", generate.n_stop = 1);
 	REFUSES(MIMEO_E_INVALID, "n_stop is 9: at most 8", generate.n_stop = MIMEO_STOP_MAX + 1; generate.stop = &bad_stop);
 	REFUSES(MIMEO_E_INVALID, "stop id 0 is -1, outside the vocabulary of 256", generate.n_stop = 1; generate.stop = &bad_stop);
@@ -409,6 +425,8 @@ static void test_generate_refuses_values_that_the_daemon_refuses(void **state)
 	REFUSES(MIMEO_E_UNKNOWN_SEQUENCE, "sequence 4294967295 is not open", generate.sequence = UINT32_MAX);
 	REFUSES(MIMEO_E_TOO_LONG, "3 tokens and max_tokens ", generate.max_tokens = FAKE_MAX_SEQ_LEN);
 	REFUSES(MIMEO_E_TOO_LONG, "at most ", generate.max_tokens = UINT32_MAX);
+	REFUSES(MIMEO_E_TOO_LONG, "tokens and max_tokens 0", generate.max_tokens = 0;
+		generate.tokens = many; generate.n_tokens = FAKE_MAX_SEQ_LEN);
 	REFUSES(0, "", generate.max_tokens = FAKE_MAX_SEQ_LEN - 3);
 	REFUSES(MIMEO_E_INVALID, "was prepared", (void)0); /* prepared already */
 #undef REFUSES
@@ -513,6 +531,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		session_test(test_generate_arrives_as_it_was_prepared),
+		session_test(test_generate_without_a_limit_has_space_for_the_longest_output),
 		session_test(test_masks_arrive_as_they_were_prepared),
 		session_test(test_limits_of_speculation_arrive_as_they_were_prepared),
 		session_test(test_requests_of_programs_older_than_masks_are_causal),

@@ -271,7 +271,7 @@ static void facts_fill(struct engine_model_facts *facts)
 	facts->n_drafts = ENGINE_DRAFTS_MAX;
 	facts->weights_bytes = facts->weights_read_bytes = facts->kv_bytes = large;
 	facts->pool_bytes = facts->graph_bytes = facts->n_tokens_out = large;
-	facts->n_not_finite = large;
+	facts->n_not_finite = facts->n_evicted = facts->n_preempted = large;
 	facts->speculation.n_rows = facts->speculation.n_tokens = large;
 	facts->speculation.n_draft_steps = facts->speculation.draft_ns = large;
 	for (unsigned i = 0; i < ENGINE_DRAFTS_MAX; i++)

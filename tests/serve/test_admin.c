@@ -208,6 +208,8 @@ static void test_metrics_are_an_exposition(void **state)
 		"\nmimeo_pages_free{model=\"tinycalc\"} 90\n",
 		"\nmimeo_graph_captures_total{model=\"tinycalc\"} 5\n",
 		"\nmimeo_weights_bytes{model=\"tinycalc\"} 4600000\n",
+		"\n# TYPE mimeo_evicted_sequences_total counter\nmimeo_evicted_sequences_total{model=\"tinycalc\"} 0\n",
+		"\n# TYPE mimeo_preempted_requests_total counter\nmimeo_preempted_requests_total{model=\"tinycalc\"} 0\n",
 		"\n# TYPE mimeo_not_finite_rows_total counter\nmimeo_not_finite_rows_total{model=\"tinycalc\"} 0\n",
 		"\nmimeo_weights_read_bytes{model=\"tinycalc\"} 4500000\n",
 		"\nmimeo_weights_load_seconds{model=\"tinycalc\"} 0.5\n",

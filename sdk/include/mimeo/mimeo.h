@@ -184,8 +184,9 @@ struct mimeo_generate {
 	uint32_t sequence;     /* 0: a sequence for this request alone; else one of that model, to
 	                          which prompt and output are appended */
 	const int32_t *tokens; /* [n_tokens] the prompt; copied by the prepare call */
-	uint32_t n_tokens;     /* 1 ... max_seq_len - max_tokens, the sequence's own counted in */
-	uint32_t max_tokens;   /* token limit of the output, 1 ... */
+	uint32_t n_tokens;     /* 1 ... max_seq_len - max_tokens (of 0: - 1), the sequence's own counted
+	                          in */
+	uint32_t max_tokens;   /* token limit of the output; 0: until a stop, or the sequence is full */
 	struct mimeo_sampling sampling; /* all zero: greedy */
 	const int32_t *stop;            /* [n_stop] further ids that end the output; copied */
 	uint32_t n_stop;                /* 0 ... MIMEO_STOP_MAX */
