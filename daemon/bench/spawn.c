@@ -184,6 +184,7 @@ static int target_start(
 	launch_add(&launch, "--attention", o->attention);
 	launch_add(&launch, "--kv-pages", pages);
 	launch_add(&launch, "--max-sessions-per-uid", "64"); /* BENCH_PROCESSES_MAX */
+	launch_add(&launch, "--max-sessions", "128"); /* a user alone may have a half */
 	launch_add(&launch, "--graph-mode", needs->graph_mode);
 	launch_add(&launch, "--draft", needs->draft);
 	launch_add(&launch, "--draft-tokens", needs->draft ? drafts : NULL);

@@ -71,6 +71,7 @@ struct config {
 	uint32_t max_sequences; /* a session */
 	uint64_t max_arena_bytes;
 	uint64_t max_shared_bytes; /* all sessions' regions */
+	uint64_t max_sequence_bytes; /* of all sessions' sequences, in the daemon */
 	uint32_t max_client_buffers;      /* device buffers of a session */
 	uint64_t max_client_buffer_bytes; /* theirs */
 	uint64_t max_buffer_bytes;        /* all sessions' */

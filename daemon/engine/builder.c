@@ -29,7 +29,7 @@ struct builder {
 	bool (*relieve)(void *userdata);
 	void *relieve_userdata;
 	uint64_t relief_ns; /* the last; 0: there was none */
-	struct builder_thing *closing, *waiting; /* waiting: for the lane */
+	struct builder_thing *closing, *waiting, *closed; /* waiting: for the lane */
 	bool made;             /* the last thing done was a job: what closes goes before the next */
 	bool stop;
 };
@@ -127,7 +127,6 @@ static void builder_give_back(struct builder *builder, struct builder_thing *thi
 	assert(builder_bytes(builder) >= thing->bytes && builder_n_closing(builder) > 0);
 	atomic_fetch_sub(&builder->bytes, thing->bytes);
 	atomic_fetch_sub(&builder->n_closing, 1);
-	free(thing);
 }
 
 /* ---- the thread ---- */
@@ -256,6 +255,8 @@ static bool builder_work(struct builder *builder)
 		pthread_mutex_unlock(&builder->lock);
 		builder_give_back(builder, thing);
 		pthread_mutex_lock(&builder->lock);
+		DL_APPEND(builder->closed, thing);
+		doorbell_ring(builder->fd);
 		return true;
 	}
 	job = builder_pop_job(&builder->posted);
@@ -325,6 +326,7 @@ int builder_new(struct device *device, const _Atomic uint32_t *n_in_lane, struct
 
 void builder_free(struct builder *builder)
 {
+	struct builder_thing *thing;
 	struct builder_job *job;
 
 	if (!builder)
@@ -341,11 +343,12 @@ void builder_free(struct builder *builder)
 				close(job->handle.fd);
 			atomic_fetch_add(&builder->n_closing, 1);
 			builder_give_back(builder, job->thing);
-		} else {
-			free(job->thing);
 		}
+		free(job->thing);
 		free(job);
 	}
+	while ((thing = builder_pop_thing(&builder->closed)))
+		free(thing);
 	close(builder->fd);
 	assert(!builder->posted && !builder->starved && !builder->closing && !builder->waiting);
 	assert(!builder->tasks);
@@ -415,6 +418,15 @@ void builder_close(struct builder *builder, struct builder_thing *thing)
 	DL_APPEND(builder->closing, thing);
 	pthread_cond_signal(&builder->changed);
 	pthread_mutex_unlock(&builder->lock);
+}
+
+struct builder_thing *builder_take_closed(struct builder *builder)
+{
+	pthread_mutex_lock(&builder->lock);
+	struct builder_thing *thing = builder_pop_thing(&builder->closed);
+	pthread_mutex_unlock(&builder->lock);
+
+	return thing;
 }
 
 uint64_t builder_bytes(const struct builder *builder)

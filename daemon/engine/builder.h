@@ -33,14 +33,14 @@ enum builder_kind {
 	BUILDER_FENCE,      /* an event that others wait for */
 };
 
-/* One thing made: memory or an event. Allocated by the caller (malloc); the builder frees it with
- * what it names. */
+/* One thing made: memory or an event. Allocated by the caller (malloc), who frees it, too. */
 struct builder_thing {
 	enum builder_kind kind;
 	void *address; /* NULL: was never made */
 	struct event *event;
 	uint64_t bytes; /* as counted in builder_bytes */
 	uint64_t since_ns; /* the builder's */
+	uint32_t uid; /* the caller's: who is charged for it */
 	struct builder_thing *prev, *next;
 };
 
@@ -81,13 +81,15 @@ void builder_post_task(struct builder *builder, struct builder_task *task);
 
 /* Counts thing->bytes from now on. */
 void builder_post(struct builder *builder, struct builder_job *job);
-/* Readable (edge) when jobs are done. */
+/* Readable (edge) when jobs are done, or things are closed. */
 int builder_fd(const struct builder *builder);
 /* Take one that is done, or NULL. If it failed without an address, its bytes are no longer counted and
  * the caller frees the thing; if it failed with one, call builder_close. */
 struct builder_job *builder_take(struct builder *builder);
-/* Give the thing back and free it. */
+/* Give back what the thing names. */
 void builder_close(struct builder *builder, struct builder_thing *thing);
+/* Take one that was closed, or NULL: its bytes are no longer counted. builder_free frees those not taken. */
+struct builder_thing *builder_take_closed(struct builder *builder);
 /* Bytes of what is being made, exists, or is still to be freed; and things in the queue. From any
  * thread. */
 uint64_t builder_bytes(const struct builder *builder);

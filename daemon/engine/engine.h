@@ -281,6 +281,9 @@ struct engine_model_facts {
 int engine_device_info(const struct engine *engine, struct device_info *ret);
 
 uint32_t engine_n_models(const struct engine *engine);
+/* Bytes that the engine may take for a session with so large a ring and arena: its sequences and requests. */
+uint64_t engine_bytes_of_session(
+	const struct engine *engine, uint32_t entries, uint64_t arena_bytes);
 void engine_model_facts(const struct engine *engine, uint32_t model, struct engine_model_facts *ret);
 
 struct engine_graph_facts {

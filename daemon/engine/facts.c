@@ -26,6 +26,12 @@ int engine_device_info(const struct engine *engine, struct device_info *ret)
 	return engine->device->ops->info(engine->device, ret);
 }
 
+uint64_t engine_bytes_of_session(
+	const struct engine *engine, uint32_t entries, uint64_t arena_bytes)
+{
+	return engine_session_bytes(&engine->accounting, entries, arena_bytes);
+}
+
 uint32_t engine_n_models(const struct engine *engine)
 {
 	return engine->n_runners;

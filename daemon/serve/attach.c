@@ -34,7 +34,6 @@ static int attach_init_port(struct engine_port *port, struct serve *serve,
 		return port->cq_bell;
 	port->session = ++serve->last_session;
 	port->pid = peer->pid;
-	port->uid = peer->uid;
 	snprintf(port->name, sizeof(port->name), "%s", hello->name);
 	return 0;
 }
@@ -56,8 +55,14 @@ static int attach_init(
 	struct session *session, const struct socket_peer *peer, const struct msg_hello *hello)
 {
 	struct serve *serve = session->serve;
+	struct quota_amounts amounts = welcome_charges(serve, hello);
 
-	int rc = attach_init_port(&session->port, serve, peer, hello);
+	session->port.uid = peer->uid;
+	int rc = quota_charge(serve->quota, peer->uid, &amounts);
+	if (rc < 0)
+		return rc;
+	session->charged = amounts;
+	rc = attach_init_port(&session->port, serve, peer, hello);
 	if (rc < 0)
 		return rc;
 	rc = buffers_new(session);
@@ -86,7 +91,6 @@ static struct session *attach_new(struct serve *serve, int fd, const struct sock
 int attach_session(struct serve *serve, int fd, const struct socket_peer *peer,
 	const struct msg_hello *hello)
 {
-	assert(serve->n_sessions < serve->options.max_sessions);
 	struct session *session = attach_new(serve, fd, peer);
 	if (!session)
 		return -ENOMEM;

@@ -110,6 +110,9 @@ static void buffers_memory_unref(struct session *session, struct session_memory 
 	assert(buffers->bytes >= memory->thing->bytes);
 	DL_DELETE(buffers->memories, memory);
 	buffers->bytes -= memory->thing->bytes;
+	if (memory->fd >= 0)
+		quota_release(session->serve->quota, session->port.uid,
+			&(struct quota_amounts){.of = {[QUOTA_DESCRIPTORS] = 1}});
 	if (memory->fd >= 0 && memory->thing->address)
 		closer_take_memory(session->serve->closer, memory->fd, session->port.uid);
 	else if (memory->fd >= 0)
@@ -117,13 +120,21 @@ static void buffers_memory_unref(struct session *session, struct session_memory 
 	if (memory->thing->address)
 		builder_close(session->serve->options.builder, memory->thing);
 	else
-		free(memory->thing);
+		buffers_thing_closed(session->serve, memory->thing);
 	free(memory);
 }
 
-struct session_memory *buffers_memory_new(
-	struct session_buffers *buffers, enum builder_kind kind, uint64_t bytes)
+void buffers_thing_closed(struct serve *serve, struct builder_thing *thing)
 {
+	quota_release(serve->quota, (uid_t)thing->uid,
+		&(struct quota_amounts){.of = {[QUOTA_BUFFER_BYTES] = thing->bytes}});
+	free(thing);
+}
+
+struct session_memory *buffers_memory_new(
+	struct session *session, enum builder_kind kind, uint64_t bytes)
+{
+	struct session_buffers *buffers = session->buffers;
 	struct session_memory *memory = calloc(1, sizeof(*memory));
 	struct builder_thing *thing = calloc(1, sizeof(*thing));
 
@@ -135,6 +146,7 @@ struct session_memory *buffers_memory_new(
 	assert(buffers->n_used < buffers->n);
 	thing->kind = kind;
 	thing->bytes = bytes;
+	thing->uid = session->port.uid;
 	memory->thing = thing;
 	memory->n_buffers = 1;
 	memory->fd = -1;

@@ -56,9 +56,12 @@ struct session_memory *buffers_memory_find(
 	struct session_buffers *buffers, const struct mimeo_handle *handle, int fd, uint64_t end);
 /* Explain why the device refused this descriptor as a memfd that reaches `end`. */
 void buffers_explain_memfd(int fd, uint64_t end, size_t size, char *ret_text);
-/* Memory that is to be made, for one buffer; its bytes count from now on. NULL: out of memory. */
+/* Memory that is to be made, for one buffer; the user has been charged for its bytes, and if it keeps a
+ * descriptor for that. NULL: out of memory. */
 struct session_memory *buffers_memory_new(
-	struct session_buffers *buffers, enum builder_kind kind, uint64_t bytes);
+	struct session *session, enum builder_kind kind, uint64_t bytes);
+/* The builder has closed it: its user is no longer charged for it. Frees it. */
+void buffers_thing_closed(struct serve *serve, struct builder_thing *thing);
 /* A free id for that memory; the caller has checked that there is one (n_used < n). */
 uint32_t buffers_take(struct session_buffers *buffers, struct session_memory *memory);
 /* Free the id, and the memory with its last id. */

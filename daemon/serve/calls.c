@@ -5,8 +5,8 @@
  * A client makes one call at a time and waits for its reply; any other bytes break the protocol. Work that
  * may take long is a job for the builder, and the reply is sent when the job comes back.
  *
- * Limits: buffers and bytes of a session, bytes of all sessions. Bytes count until the builder has
- * released them, so that a client gets no more by closing and allocating in haste.
+ * Limits: buffers and bytes of a session, and its user's share of all sessions' bytes (quota.h). Bytes count
+ * until the builder has released them, so that a client gets no more by closing and allocating in haste.
  */
 #include "daemon/serve/calls.h"
 
@@ -82,12 +82,16 @@ static void calls_refuse_job(struct session *session, const struct call_job *cal
 
 /* ---- limits ---- */
 
-/* True if so many further bytes are within the limits; otherwise the call has been refused. */
-static bool calls_fit(struct session *session, uint64_t bytes)
+/* Charges so many further bytes, and descriptors that are kept, if they are within the limits; otherwise the
+ * call has been refused. */
+static bool calls_charge(struct session *session, uint64_t bytes, uint64_t n_descriptors)
 {
 	const struct serve_options *options = &session->serve->options;
 	const struct session_buffers *buffers = session->buffers;
-	uint64_t all = builder_bytes(options->builder);
+	struct quota *quota = session->serve->quota;
+	const struct quota_amounts amounts = {
+		.of = {[QUOTA_BUFFER_BYTES] = bytes, [QUOTA_DESCRIPTORS] = n_descriptors}};
+	char text[MSG_TEXT_MAX];
 
 	if (buffers->n_used == buffers->n) {
 		calls_refuse(session, MIMEO_E_QUOTA, "max_client_buffers is %u", buffers->n);
@@ -100,13 +104,21 @@ static bool calls_fit(struct session *session, uint64_t bytes)
 			" in use", options->max_client_buffer_bytes, bytes, buffers->bytes);
 		return false;
 	}
-	if (all > options->max_buffer_bytes || bytes > options->max_buffer_bytes - all) {
-		calls_refuse(session, MIMEO_E_QUOTA,
-			"max_buffer_bytes is %" PRIu64 ": %" PRIu64 " asked, %" PRIu64
-			" in use by all", options->max_buffer_bytes, bytes, all);
+	if (!quota_fits(quota, session->port.uid, &amounts, text, sizeof(text))) {
+		calls_refuse(session, MIMEO_E_QUOTA, "%s", text);
+		return false;
+	}
+	if (quota_charge(quota, session->port.uid, &amounts) < 0) {
+		calls_refuse(session, MIMEO_E_NO_MEMORY, "the daemon is out of memory");
 		return false;
 	}
 	return true;
+}
+
+static void calls_discharge(struct session *session, uint64_t bytes, uint64_t n_descriptors)
+{
+	quota_release(session->serve->quota, session->port.uid, &(struct quota_amounts){
+		.of = {[QUOTA_BUFFER_BYTES] = bytes, [QUOTA_DESCRIPTORS] = n_descriptors}});
 }
 
 /* ---- jobs ---- */
@@ -160,11 +172,12 @@ static void calls_alloc(struct session *session, const struct msg_call *msg)
 	if (call.kind == 0)
 		call.kind = calls_on_host(session) ? MIMEO_HANDLE_MEMFD : MIMEO_HANDLE_VMM_FD;
 	uint64_t bytes = calls_round(session->serve, msg->bytes);
-	if (!calls_is_served(session, call.kind) || !calls_fit(session, bytes))
+	if (!calls_is_served(session, call.kind) || !calls_charge(session, bytes, 0))
 		return;
-	struct session_memory *memory = buffers_memory_new(buffers,
+	struct session_memory *memory = buffers_memory_new(session,
 		call.kind == MIMEO_HANDLE_CUDA_IPC ? BUILDER_EXPORT_IPC : BUILDER_EXPORT, bytes);
 	if (!memory) {
+		calls_discharge(session, bytes, 0);
 		calls_refuse(session, MIMEO_E_NO_MEMORY, "the daemon is out of memory");
 		return;
 	}
@@ -249,7 +262,7 @@ static void calls_import(
 		return;
 	uint64_t end = handle.offset + handle.bytes; /* handle_check saw that it is a number */
 	struct session_memory *memory = buffers_memory_find(buffers, &handle, *fd, end);
-	if (!calls_fit(session, memory ? 0 : end))
+	if (!calls_charge(session, memory ? 0 : end, memory ? 0 : *fd >= 0))
 		return;
 	if (memory) {
 		assert(memory->n_buffers > 0 && memory->n_buffers < buffers->n);
@@ -259,9 +272,10 @@ static void calls_import(
 		calls_reply(session, &reply, -1);
 		return;
 	}
-	memory = buffers_memory_new(buffers,
+	memory = buffers_memory_new(session,
 		handle_has_fd(&handle) ? BUILDER_IMPORT : BUILDER_IMPORT_IPC, end);
 	if (!memory) {
+		calls_discharge(session, end, *fd >= 0);
 		calls_refuse(session, MIMEO_E_NO_MEMORY, "the daemon is out of memory");
 		return;
 	}
@@ -403,8 +417,11 @@ static void calls_job_done(struct call_job *call)
 void calls_on_builder(void *userdata, struct loop_source *source, uint32_t events)
 {
 	struct serve *serve = userdata;
+	struct builder_thing *thing;
 	struct builder_job *job;
 
+	while ((thing = builder_take_closed(serve->options.builder)))
+		buffers_thing_closed(serve, thing);
 	while ((job = builder_take(serve->options.builder)))
 		calls_job_done((struct call_job *)job);
 }

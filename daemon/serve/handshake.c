@@ -18,7 +18,6 @@
 #include "daemon/serve/attach.h"
 #include "daemon/serve/welcome.h"
 #include "ipc/cleanup.h"
-#include "ipc/region.h"
 
 /*
  * From accept to WELCOME. The peer is untrusted: it gets one buffer of HELLO_BYTES_MAX, one deadline and
@@ -115,11 +114,10 @@ static void handshake_admit(struct greeting *greeting)
 /* The limit that it exceeds leaves space for it once others have ended. */
 static bool handshake_may_wait(const struct greeting *greeting, int status)
 {
-	const struct msg_hello *hello = &greeting->hello;
-
-	return status == MIMEO_E_QUOTA && hello->wait_ms > 0 &&
-		region_bytes(hello->entries, hello->arena_bytes) <=
-			greeting->serve->options.max_shared_bytes;
+	if (status != MIMEO_E_QUOTA || greeting->hello.wait_ms == 0)
+		return false;
+	const struct quota_amounts amounts = welcome_charges(greeting->serve, &greeting->hello);
+	return quota_may_fit(greeting->serve->quota, &amounts);
 }
 
 /* HELLO is complete: make a session, refuse, or put it in line. True if the greeting is over. */

@@ -254,6 +254,15 @@ static int serve_init(struct serve *serve)
 	rc = msg_codec_new(&serve->codec);
 	if (rc < 0)
 		return rc;
+	rc = quota_new(&(struct quota_amounts){.of = {
+		[QUOTA_SESSIONS] = serve->options.max_sessions,
+		[QUOTA_SHARED_BYTES] = serve->options.max_shared_bytes,
+		[QUOTA_SEQUENCE_BYTES] = serve->options.max_sequence_bytes,
+		[QUOTA_BUFFER_BYTES] = serve->options.max_buffer_bytes,
+		[QUOTA_DESCRIPTORS] = serve->options.max_descriptors,
+	}}, &serve->quota);
+	if (rc < 0)
+		return rc;
 	rc = loop_new(&serve->loop, serve->options.loop);
 	if (rc < 0)
 		return rc;
@@ -267,14 +276,19 @@ static int serve_init(struct serve *serve)
 	return serve_add_sources(serve);
 }
 
-/* A greeting has two descriptors. */
-static uint32_t serve_max_greetings(void)
+static uint64_t serve_descriptors(void)
 {
 	struct rlimit limit;
 
-	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur < 8 * GREETINGS_LEAST)
-		return GREETINGS_LEAST;
-	return limit.rlim_cur < 8 * GREETINGS_MOST ? (uint32_t)(limit.rlim_cur / 8) : GREETINGS_MOST;
+	return getrlimit(RLIMIT_NOFILE, &limit) < 0 ? 1024 : (uint64_t)limit.rlim_cur;
+}
+
+/* A greeting has two descriptors. */
+static uint32_t serve_max_greetings(void)
+{
+	uint64_t n = serve_descriptors() / 8;
+
+	return n < GREETINGS_LEAST ? GREETINGS_LEAST : n < GREETINGS_MOST ? (uint32_t)n : GREETINGS_MOST;
 }
 
 DEFINE_CLEANUP(serve, struct serve, serve_free)
@@ -290,6 +304,8 @@ int serve_new(const struct serve_options *options, struct serve **ret)
 		serve->options.handshake_timeout_ms = HANDSHAKE_TIMEOUT_MS;
 	if (serve->options.max_greetings == 0)
 		serve->options.max_greetings = serve_max_greetings();
+	if (serve->options.max_descriptors == 0)
+		serve->options.max_descriptors = serve_descriptors() / 2;
 	serve->listener = serve->admin_listener = -1;
 	serve->detach_deadline_ms = INT64_MAX;
 	serve->started_ms = serve_now_ms();
@@ -346,6 +362,7 @@ void serve_free(struct serve *serve)
 		loop_free(serve->loop);
 	}
 	life_free(serve->life);
+	quota_free(serve->quota);
 	msg_codec_free(serve->codec);
 	free(serve);
 }

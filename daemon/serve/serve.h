@@ -37,6 +37,8 @@ struct serve_options {
 	uint32_t max_entries;     /* a session's ring */
 	uint64_t max_arena_bytes; /* a session's arena */
 	uint64_t max_shared_bytes; /* all sessions' regions */
+	uint64_t max_sequence_bytes; /* what all sessions may take in the engine */
+	uint64_t max_descriptors; /* all sessions'; 0: half of those that the process may open */
 	uint32_t max_sequences;   /* a session's; as the engine has it */
 	uint32_t max_requests;    /* slots, for the counters */
 	uint32_t drain_timeout_s; /* then requests in flight end with DRAINING; 0: no limit */

@@ -17,6 +17,7 @@
 #include "daemon/output/log.h"
 #include "daemon/serve/closer.h"
 #include "daemon/serve/life.h"
+#include "daemon/serve/quota.h"
 #include "daemon/serve/serve.h"
 #include "ipc/clock.h"
 #include "ipc/msg.h"
@@ -34,6 +35,7 @@ struct serve {
 	struct stat listener_file, admin_file; /* the sockets as they were bound */
 	struct closer *closer;
 	struct life *life;
+	struct quota *quota;
 	struct msg_codec *codec;
 	uint64_t nonce;
 	uint32_t last_session;

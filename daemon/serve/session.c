@@ -56,6 +56,8 @@ void session_deinit(struct session *session)
 	cleanup_close(&session->port.cq_bell);
 	cleanup_close(&session->port.sq_bell);
 	region_deinit(&session->port.region);
+	quota_release(session->serve->quota, session->port.uid, &session->charged);
+	session->charged = (struct quota_amounts){0};
 }
 
 void session_free(struct session *session)

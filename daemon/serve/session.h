@@ -19,6 +19,7 @@ struct session {
 	bool stalled;    /* its socket is read again when fewer closes of its user are pending */
 	bool hung_up;    /* the client has; there may still be something to read */
 	struct session_buffers *buffers;
+	struct quota_amounts charged;
 	struct session *prev, *next;
 };
 

@@ -12,32 +12,25 @@
 
 #include "ipc/region.h"
 
-static bool welcome_fits(struct serve *serve, const struct msg_hello *hello,
-	char text[static MSG_TEXT_MAX])
-{
-	uint64_t asked = region_bytes(hello->entries, hello->arena_bytes), used = 0;
-	uint64_t limit = serve->options.max_shared_bytes;
-	const struct session *session;
+#define SESSION_DESCRIPTORS 5u /* socket, pidfd, region, two doorbells */
 
-	DL_FOREACH (serve->sessions, session)
-		used += session->port.region.bytes;
-	if (asked <= limit && used <= limit - asked)
-		return true;
-	snprintf(text, MSG_TEXT_MAX,
-		"max_shared_bytes is %" PRIu64 ": %" PRIu64 " asked, %" PRIu64 " free", limit, asked,
-		used < limit ? limit - used : 0);
-	return false;
+struct quota_amounts welcome_charges(const struct serve *serve, const struct msg_hello *hello)
+{
+	return (struct quota_amounts){.of = {
+		[QUOTA_SESSIONS] = 1,
+		[QUOTA_SHARED_BYTES] = region_bytes(hello->entries, hello->arena_bytes),
+		[QUOTA_SEQUENCE_BYTES] = engine_bytes_of_session(
+			serve->options.engine, hello->entries, hello->arena_bytes),
+		[QUOTA_DESCRIPTORS] = SESSION_DESCRIPTORS,
+	}};
 }
 
 int welcome_admit(struct serve *serve, const struct socket_peer *peer,
 	const struct msg_hello *hello, char text[static MSG_TEXT_MAX])
 {
 	const struct serve_options *options = &serve->options;
-	const struct session *session;
-	uint32_t n_of_uid = 0;
+	uint64_t n_of_uid = quota_used_by(serve->quota, peer->uid, QUOTA_SESSIONS);
 
-	DL_FOREACH (serve->sessions, session)
-		n_of_uid += session->port.uid == peer->uid;
 	if (serve->state == SERVE_FAILED) {
 		snprintf(text, MSG_TEXT_MAX, "the device failed, the daemon is about to exit");
 		return MIMEO_E_DEVICE_LOST;
@@ -47,14 +40,9 @@ int welcome_admit(struct serve *serve, const struct socket_peer *peer,
 		return MIMEO_E_DRAINING;
 	}
 	assert(serve->n_sessions <= options->max_sessions && n_of_uid <= serve->n_sessions);
-	if (serve->n_sessions >= options->max_sessions) {
-		snprintf(text, MSG_TEXT_MAX, "max_sessions is %u, and %u are open",
-			options->max_sessions, serve->n_sessions);
-		return MIMEO_E_QUOTA;
-	}
 	if (n_of_uid >= options->max_sessions_per_uid) {
-		snprintf(text, MSG_TEXT_MAX, "max_sessions_per_uid is %u, and uid %u has %u",
-			options->max_sessions_per_uid, (unsigned)peer->uid, n_of_uid);
+		snprintf(text, MSG_TEXT_MAX, "max_sessions_per_uid is %u, and user %u has %u",
+			options->max_sessions_per_uid, (unsigned)peer->uid, (unsigned)n_of_uid);
 		return MIMEO_E_QUOTA;
 	}
 	if (hello->entries > options->max_entries) {
@@ -68,7 +56,8 @@ int welcome_admit(struct serve *serve, const struct socket_peer *peer,
 			hello->arena_bytes, options->max_arena_bytes);
 		return MIMEO_E_INVALID;
 	}
-	return welcome_fits(serve, hello, text) ? 0 : MIMEO_E_QUOTA;
+	const struct quota_amounts amounts = welcome_charges(serve, hello);
+	return quota_fits(serve->quota, peer->uid, &amounts, text, MSG_TEXT_MAX) ? 0 : MIMEO_E_QUOTA;
 }
 
 static uint32_t welcome_activation(const struct model *model)

@@ -6,6 +6,8 @@
 
 #include "daemon/serve/session.h"
 
+/* What a session costs its user. */
+struct quota_amounts welcome_charges(const struct serve *serve, const struct msg_hello *hello);
 /* Check HELLO against the limits. 0, or a negative status and a text that names the limit. */
 int welcome_admit(struct serve *serve, const struct socket_peer *peer,
 	const struct msg_hello *hello, char text[static MSG_TEXT_MAX]);

@@ -322,6 +322,7 @@ int startup_serve(struct startup *startup, bool *ret_abandoned)
 		.max_entries = RING_ENTRIES_MAX,
 		.max_arena_bytes = config->max_arena_bytes,
 		.max_shared_bytes = config->max_shared_bytes,
+		.max_sequence_bytes = config->max_sequence_bytes,
 		.max_sequences = config->max_sequences,
 		.max_requests = config->max_requests * config->n_models,
 		.drain_timeout_s = config->drain_timeout_s,

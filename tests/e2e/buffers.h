@@ -13,7 +13,7 @@
 
 #define BUFFERS_MAX 6
 #define CLIENT_BYTES (4u << 20)
-#define ALL_BYTES (6u << 20)
+#define ALL_BYTES (6u << 20) /* of one user: a half of all */
 
 /* The lane waits at each sampling while the file exists. */
 static inline void hold_path(const struct daemon *daemon, char ret[static 96])
@@ -44,7 +44,7 @@ static inline void buffers_daemon_start(struct daemon *daemon)
 
 	daemon_option(daemon, "--max-client-buffers", "6");
 	daemon_option(daemon, "--max-client-buffer-bytes", "4M");
-	daemon_option(daemon, "--max-buffer-bytes", "6M");
+	daemon_option(daemon, "--max-buffer-bytes", "12M");
 	hold_path(daemon, path);
 	snprintf(hold, sizeof(hold), "sample:%s", path);
 	setenv("MIMEO_CPU_HOLD", hold, 1);

@@ -11,7 +11,7 @@
 static int start(void **state)
 {
 	static const char *const options[] = {
-		"--kv-pages", PAGES, "--max-requests", "8", "--max-sessions", "3", NULL};
+		"--kv-pages", PAGES, "--max-requests", "8", "--max-sessions", "6", NULL};
 
 	return group_daemon_start_with(state, options);
 }

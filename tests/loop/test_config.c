@@ -33,6 +33,7 @@ static void test_config_defaults(void **state)
 	assert_int_equal(config.max_sequences, 256);
 	assert_int_equal(config.max_arena_bytes, 256 << 20);
 	assert_int_equal(config.max_shared_bytes, UINT64_C(2) << 30);
+	assert_int_equal(config.max_sequence_bytes, UINT64_C(16) << 30);
 	assert_int_equal(config.max_client_buffers, 64);
 	assert_int_equal(config.max_client_buffer_bytes, 256 << 20);
 	assert_int_equal(config.max_buffer_bytes, UINT64_C(1) << 30);
@@ -74,6 +75,7 @@ static const struct {
 	{ "max_sequences", "65536", "65536", { "0", "65537" } },
 	{ "max_arena_bytes", "64k", "64K", { "65535", "1025M", "" } },
 	{ "max_shared_bytes", "1M", "1M", { "1048575", "-1", "" } },
+	{ "max_sequence_bytes", "3G", "3G", { "1048575", "16E", "" } },
 	{ "max_client_buffers", "0", "0", { "4097", "-1", "" } },
 	{ "max_client_buffer_bytes", "3M", "3M", { "9223372036854775808", "x" } },
 	{ "max_buffer_bytes", "0", "0", { "9223372036854775808", "1B" } },

@@ -258,6 +258,12 @@ int engine_device_info(const struct engine *engine, struct device_info *ret)
 	return 0;
 }
 
+uint64_t engine_bytes_of_session(
+	const struct engine *engine, uint32_t entries, uint64_t arena_bytes)
+{
+	return entries * UINT64_C(1024);
+}
+
 uint32_t engine_n_models(const struct engine *engine)
 {
 	return engine->n_models;

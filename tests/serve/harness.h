@@ -29,7 +29,7 @@ struct harness {
 	int result;
 };
 
-/* Options with small limits (4 sessions, 3 a user, 128 entries, 1 MiB), and an engine of one model.
+/* Options with small limits (8 sessions, 3 a user, 128 entries, 1 MiB), and an engine of one model.
  */
 struct harness *harness_new(void);
 void harness_start(struct harness *harness);

@@ -99,7 +99,7 @@ static int setup(void **state)
 	rig->harness->options.max_client_buffers = 4;
 	rig->harness->options.buffer_granularity = 4096;
 	rig->harness->options.max_client_buffer_bytes = 1 << 20;
-	rig->harness->options.max_buffer_bytes = 1 << 20;
+	rig->harness->options.max_buffer_bytes = 2 << 20;
 	rig->harness->options.allow_client_ipc = SERVE_CLIENT_IPC_SAME_UID;
 	harness_start(rig->harness);
 	struct msg_hello hello = client_hello();
@@ -334,6 +334,29 @@ static void test_closed_ipc_memory_counts_until_the_lane_is_empty(void **state)
 	assert_int_equal(client_attach(rig->harness, &rig->client, &hello), 0);
 }
 
+/* Of 2 MiB a user alone may have one, in however many sessions. */
+static void test_share_of_memory_comes_back_when_the_builder_has_closed_it(void **state)
+{
+	struct rig *rig = *state;
+	struct msg_hello hello = client_hello();
+	struct msg_call large = alloc_call;
+
+	large.bytes = 1 << 20;
+	assert_int_equal(call(rig, &large).status, 0);
+	atomic_store(&n_in_lane, 1);
+	client_close(&rig->client);
+	await_sessions(rig->harness, 0);
+	assert_int_equal(client_attach(rig->harness, &rig->client, &hello), 0);
+	struct msg_reply reply = call(rig, &alloc_call);
+	assert_int_equal(reply.status, MIMEO_E_QUOTA);
+	assert_non_null(strstr(reply.text, "device buffers: 4096 bytes asked for, 0 left for user "));
+	atomic_store(&n_in_lane, 0);
+	await_count(rig->harness, "status", "buffers_closing", 0);
+	/* The loop has the closed thing one turn later. */
+	while (call(rig, &large).status != 0)
+		;
+}
+
 /* So much of the device is gone, whatever was asked. */
 static void test_memory_counts_as_the_device_takes_it(void **state)
 {
@@ -364,6 +387,7 @@ int main(void)
 		T(test_buffer_that_starts_misaligned_is_refused),
 		T(test_unsupported_kind_is_refused_before_all_other_checks),
 		T(test_same_ipc_handle_is_opened_once),
+		T(test_share_of_memory_comes_back_when_the_builder_has_closed_it),
 		T(test_memory_counts_as_the_device_takes_it),
 		T(test_metrics_count_buffers),
 		T(test_call_while_one_is_worked_on_costs_the_session),

@@ -5,6 +5,8 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,7 +23,8 @@ static void configure_impatient(struct harness *harness)
 
 static void configure_many(struct harness *harness)
 {
-	harness->options.max_sessions = harness->options.max_sessions_per_uid = 64;
+	harness->options.max_sessions = 128;
+	harness->options.max_sessions_per_uid = 64;
 }
 
 /* Open descriptors once no other peer is connected. */
@@ -404,15 +407,15 @@ static void test_session_beyond_all_is_refused(void **state)
 
 	assert_int_equal(client_attach(*state, &first, &hello), 0);
 	assert_int_equal(client_attach(*state, &second, &hello), MIMEO_E_QUOTA);
-	assert_non_null(strstr(second.welcome.text, "max_sessions is 1"));
+	assert_non_null(strstr(second.welcome.text, "sessions: 1 asked for, 0 left for user "));
 	client_close(&second);
 	client_close(&first);
 }
 
 static void configure_little_memory(struct harness *harness)
 {
-	/* Two sessions' regions, and a little more. */
-	harness->options.max_shared_bytes = 2 * region_bytes(8, REGION_ARENA_MIN) + 4096;
+	/* A user alone may have a half: two sessions' regions, and a little more. */
+	harness->options.max_shared_bytes = 2 * (2 * region_bytes(8, REGION_ARENA_MIN) + 4096);
 }
 
 static void test_memory_beyond_what_all_may_share_is_refused(void **state)
@@ -420,15 +423,14 @@ static void test_memory_beyond_what_all_may_share_is_refused(void **state)
 	struct harness *harness = *state;
 	struct msg_hello hello = client_hello();
 	struct client clients[3];
-	char asked[64];
+	char asked[128];
 
 	assert_int_equal(hello.entries, 8);
 	for (size_t i = 0; i < 2; i++)
 		assert_int_equal(client_attach(harness, &clients[i], &hello), 0);
 	assert_int_equal(client_attach(harness, &clients[2], &hello), MIMEO_E_QUOTA);
-	assert_non_null(strstr(clients[2].welcome.text, "max_shared_bytes is "));
-	snprintf(asked, sizeof(asked), ": %llu asked, 4096 free",
-		(unsigned long long)region_bytes(8, REGION_ARENA_MIN));
+	snprintf(asked, sizeof(asked), "shared memory: %llu bytes asked for, 4096 left for user %u",
+		(unsigned long long)region_bytes(8, REGION_ARENA_MIN), (unsigned)geteuid());
 	assert_non_null(strstr(clients[2].welcome.text, asked));
 	client_close(&clients[2]);
 	client_close(&clients[0]);
@@ -436,6 +438,108 @@ static void test_memory_beyond_what_all_may_share_is_refused(void **state)
 	assert_int_equal(client_attach(harness, &clients[0], &hello), 0);
 	client_close(&clients[0]);
 	client_close(&clients[1]);
+}
+
+static void configure_little_sequence_memory(struct harness *harness)
+{
+	harness->options.max_sequence_bytes = 4 * 8 * 1024; /* as the fake engine has it for 8 entries */
+}
+
+static void test_memory_of_sequences_beyond_a_share_is_refused(void **state)
+{
+	struct harness *harness = *state;
+	struct msg_hello hello = client_hello();
+	struct client clients[2];
+
+	hello.entries = 32;
+	hello.wait_ms = PATIENCE_MS; /* in vain: it could never fit */
+	assert_int_equal(client_attach(harness, &clients[0], &hello), MIMEO_E_QUOTA);
+	assert_non_null(strstr(clients[0].welcome.text, "(max_sequence_bytes)"));
+	client_close(&clients[0]);
+	hello.entries = 16;
+	hello.wait_ms = 0;
+	assert_int_equal(client_attach(harness, &clients[0], &hello), 0);
+	assert_int_equal(client_attach(harness, &clients[1], &hello), MIMEO_E_QUOTA);
+	client_close(&clients[1]);
+	client_close(&clients[0]);
+}
+
+static void configure_few_descriptors(struct harness *harness)
+{
+	harness->options.max_descriptors = 20;
+}
+
+static void test_descriptors_beyond_a_share_are_refused(void **state)
+{
+	struct msg_hello hello = client_hello();
+	struct client clients[3];
+
+	for (size_t i = 0; i < 2; i++)
+		assert_int_equal(client_attach(*state, &clients[i], &hello), 0);
+	assert_int_equal(client_attach(*state, &clients[2], &hello), MIMEO_E_QUOTA);
+	assert_non_null(strstr(clients[2].welcome.text, "descriptors: 5 asked for, 0 left for user "));
+	for (size_t i = 0; i < 3; i++)
+		client_close(&clients[i]);
+}
+
+/* ---- users beside each other ---- */
+
+#define OTHER_USER 54321u
+
+static void configure_hog(struct harness *harness)
+{
+	harness->options.max_sessions = 1024;
+	harness->options.max_sessions_per_uid = 1024;
+	harness->options.max_shared_bytes = 20 * region_bytes(8, REGION_ARENA_MIN);
+}
+
+/* Only this thread is the other user, and only while it connects. */
+static int attach_as_other(struct harness *harness, struct client *client, const struct msg_hello *hello)
+{
+	assert_int_equal(chmod(harness->folder, 0711), 0);
+	assert_int_equal(chmod(harness->socket, 0666), 0);
+	assert_int_equal(syscall(SYS_setresuid, -1, OTHER_USER, -1), 0);
+	int fd = socket_connect(harness->socket, PATIENCE_MS);
+	assert_int_equal(syscall(SYS_setresuid, -1, 0, -1), 0);
+	assert_true(fd >= 0);
+	*client = (struct client){.fd = fd};
+	client_send_hello(fd, hello);
+	client_receive_welcome(client);
+	return client->welcome.status;
+}
+
+static void test_user_with_many_sessions_shuts_no_other_out(void **state)
+{
+	struct harness *harness = *state;
+	struct msg_hello hello = client_hello();
+	struct client hog[32], other[4];
+	size_t n = 0, n_other = 0;
+
+	if (geteuid() != 0) {
+		print_message("# skipped: %s: needs root\n", __func__);
+		return;
+	}
+	while (client_attach(harness, &hog[n], &hello) == 0)
+		n++;
+	assert_int_equal(n, 10); /* half of the memory for 20 */
+	client_close(&hog[n]);
+	while (attach_as_other(harness, &other[n_other], &hello) == 0)
+		n_other++;
+	assert_int_equal(n_other, 3); /* a third of the other half */
+	assert_non_null(strstr(other[n_other].welcome.text, "left for user 54321 (max_shared_bytes)"));
+	client_close(&other[n_other]);
+	/* One who left may have no more than a third of what the other has not. */
+	while (n > 0)
+		client_close(&hog[--n]);
+	await_sessions(harness, n_other);
+	while (client_attach(harness, &hog[n], &hello) == 0)
+		n++;
+	assert_true(n >= 5 && n <= 6);
+	client_close(&hog[n]);
+	while (n > 0)
+		client_close(&hog[--n]);
+	while (n_other > 0)
+		client_close(&other[--n_other]);
 }
 
 static void test_session_that_the_engine_refuses_gets_one_answer(void **state)
@@ -585,6 +689,11 @@ int main(void)
 			configure_few),
 		harness_test_with(test_memory_beyond_what_all_may_share_is_refused,
 			configure_little_memory),
+		harness_test_with(test_memory_of_sequences_beyond_a_share_is_refused,
+			configure_little_sequence_memory),
+		harness_test_with(
+			test_descriptors_beyond_a_share_are_refused, configure_few_descriptors),
+		harness_test_with(test_user_with_many_sessions_shuts_no_other_out, configure_hog),
 		harness_test(test_session_that_the_engine_refuses_gets_one_answer),
 		harness_test(test_junk_after_welcome_ends_that_session_only),
 		harness_test(test_broken_rings_end_that_session),

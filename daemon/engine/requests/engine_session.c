@@ -51,22 +51,43 @@ static void engine_session_carve(struct engine_session *session, struct arena *a
 	}
 }
 
+/* Set the limits of a session; *ret: what it takes. */
+static void engine_session_measure(struct engine_session *session, const struct accounting *accounting,
+	uint32_t entries, uint64_t arena_bytes, struct arena *ret)
+{
+	uint32_t max_rows = accounting->options->max_requests;
+
+	session->max_sequences = accounting->options->max_sequences;
+	session->n_requests = entries;
+	session->max_seq_len = accounting->max_seq_len;
+	session->payloads.bytes = payload_pool_bytes(
+		session->n_requests, max_rows, session->max_seq_len, arena_bytes);
+	*ret = (struct arena){0};
+	engine_session_carve(session, ret, max_rows, accounting->max_pages);
+}
+
+uint64_t engine_session_bytes(
+	const struct accounting *accounting, uint32_t entries, uint64_t arena_bytes)
+{
+	struct engine_session session = {0};
+	struct arena counting;
+
+	engine_session_measure(&session, accounting, entries, arena_bytes, &counting);
+	return counting.failed ? UINT64_MAX : counting.used;
+}
+
 int engine_session_new(struct accounting *accounting, struct engine_port *port, struct engine_session **ret)
 {
 	uint32_t max_rows = accounting->options->max_requests;
 	struct engine_session *session = calloc(1, sizeof(*session));
-	struct arena counting = {0}, arena;
+	struct arena counting, arena;
 
 	if (!session)
 		return -ENOMEM;
 	session->accounting = accounting;
 	session->port = port;
-	session->max_sequences = accounting->options->max_sequences;
-	session->n_requests = port->region.ring.entries;
-	session->max_seq_len = accounting->max_seq_len;
-	session->payloads.bytes = payload_pool_bytes(session->n_requests, max_rows,
-		session->max_seq_len, port->region.arena_bytes);
-	engine_session_carve(session, &counting, max_rows, accounting->max_pages);
+	engine_session_measure(session, accounting, port->region.ring.entries, port->region.arena_bytes,
+		&counting);
 	if (counting.failed) {
 		free(session);
 		return -EOVERFLOW;

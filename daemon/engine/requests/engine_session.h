@@ -47,6 +47,10 @@ struct engine_session {
 int engine_session_new(struct accounting *accounting, struct engine_port *port,
 	struct engine_session **ret);
 void engine_session_free(struct engine_session *session);
+/* The memory of a session with so large a ring and arena, if its client uses all of it; UINT64_MAX: more
+ * than there can be. */
+uint64_t engine_session_bytes(
+	const struct accounting *accounting, uint32_t entries, uint64_t arena_bytes);
 /* All sequences, ephemeral ones included. */
 static inline uint32_t engine_session_n_sequences(const struct engine_session *session)
 {

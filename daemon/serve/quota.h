@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_SERVE_QUOTA_H
+#define MIMEO_DAEMON_SERVE_QUOTA_H
+
+/*
+ * Shares of what the daemon has for all users: sessions, memory and descriptors, each with a total.
+ *
+ * A user may hold one nth of what the others have left, where n is one more than the number of users who
+ * hold something (this one included). So the first user may have a half, and leaves a half; the second may
+ * have a third of that, and leaves two thirds of it; the nth may have 1/(n + 1) of 1/n. Whoever comes, and
+ * in whatever order, gets a share, and while anything is left a user who holds nothing gets 1 at least.
+ * What a user holds already is not taken back when others come. The rule is that of dbus-broker, which
+ * describes it in its src/util/user.c ("User Accounting"); here shares are rounded up.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+enum quota_resource {
+	QUOTA_SESSIONS,
+	QUOTA_SHARED_BYTES,   /* of regions */
+	QUOTA_SEQUENCE_BYTES, /* of what sessions' sequences and requests may take in the daemon */
+	QUOTA_BUFFER_BYTES,   /* of device buffers */
+	QUOTA_DESCRIPTORS,
+	QUOTA_N,
+};
+
+struct quota_amounts {
+	uint64_t of[QUOTA_N];
+};
+
+struct quota;
+
+/* 0 or -ENOMEM. */
+int quota_new(const struct quota_amounts *totals, struct quota **ret);
+/* NULL is allowed. */
+void quota_free(struct quota *quota);
+
+/* How much more the user may have now. */
+uint64_t quota_left(const struct quota *quota, uid_t uid, enum quota_resource resource);
+/* Would these be granted now? Otherwise text[size] says what is asked for and what is left. */
+bool quota_fits(const struct quota *quota, uid_t uid, const struct quota_amounts *amounts, char *text,
+	size_t size);
+/* Could these be granted if all else were released? */
+bool quota_may_fit(const struct quota *quota, const struct quota_amounts *amounts);
+
+/* All of them or nothing. 0, -EDQUOT or -ENOMEM. */
+int quota_charge(struct quota *quota, uid_t uid, const struct quota_amounts *amounts);
+void quota_release(struct quota *quota, uid_t uid, const struct quota_amounts *amounts);
+
+/* What all users hold; and one. */
+uint64_t quota_used(const struct quota *quota, enum quota_resource resource);
+uint64_t quota_used_by(const struct quota *quota, uid_t uid, enum quota_resource resource);
+
+#endif
