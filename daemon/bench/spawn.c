@@ -144,7 +144,23 @@ static void target_show_log(const struct target *target)
 		fwrite(text, 1, (size_t)n, stderr);
 }
 
-/* It serves when the admin socket accepts us. */
+/* Its answer to `status`: while it loads, it answers and closes the connection. */
+static bool target_serves(struct target *target, const char *admin)
+{
+	CLEANUP(cleanup_answer) struct answer *answer = NULL;
+	char state[16] = "";
+
+	target->admin = socket_connect(admin, CONNECT_TIMEOUT_MS);
+	if (target->admin >= 0 && ask_once(target->admin, &(struct ask){.op = "status"}, &answer) == 0)
+		answer_text(answer, 0, "state", state, sizeof(state));
+	if (strcmp(state, "serving") == 0)
+		return true;
+	if (target->admin >= 0)
+		close(target->admin);
+	target->admin = -1;
+	return false;
+}
+
 static int target_await(struct target *target, const char *admin, uint32_t timeout_s)
 {
 	uint64_t now = clock_ns(), end = now + timeout_s * 1000000000ull;
@@ -156,8 +172,7 @@ static int target_await(struct target *target, const char *admin, uint32_t timeo
 			return -ECHILD;
 		if (rc < 0 && rc != -ETIMEDOUT)
 			return rc;
-		target->admin = socket_connect(admin, CONNECT_TIMEOUT_MS);
-		if (target->admin >= 0)
+		if (target_serves(target, admin))
 			return 0;
 	}
 	return -ETIMEDOUT;

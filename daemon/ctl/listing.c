@@ -6,6 +6,7 @@
 
 static const struct table_column status_columns[] = {
 	{"state", "state", TABLE_TEXT},
+	{"progress", "progress", TABLE_TEXT},
 	{"pid", "pid", TABLE_COUNT},
 	{"uptime_s", "up", TABLE_SECONDS},
 	{"version", "version", TABLE_TEXT},

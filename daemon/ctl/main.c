@@ -36,7 +36,7 @@ static const char main_help[] =
 	"Usage: mimeoctl [--socket PATH] [--json | --wide] COMMAND\n"
 	"Look at and operate mimeod.\n\n"
 	"  status            state and counters; exits 0 if serving, 1 if unreachable,\n"
-	"                    2 if not serving\n"
+	"                    2 if not serving (the state says why: it loads, drains or failed)\n"
 	"  sessions          clients that are attached\n"
 	"  models            models, their attention, graph mode, KV cache and drafts\n"
 	"  graphs            captured graphs and their replays, and steps without a graph\n"

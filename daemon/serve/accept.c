@@ -11,7 +11,7 @@
 int accept_next(struct serve *serve, int listener, uint32_t *n_turn)
 {
 	assert(*n_turn <= ACCEPTS_A_TURN);
-	if (listener == serve->listener && closer_n(serve->closer) >= CLOSER_MAX) {
+	if (listener == serve->clients.fd && closer_n(serve->closer) >= CLOSER_MAX) {
 		log_limited(&serve->clogged, LOG_LEVEL_WARN,
 			"pending closes of clients' descriptors: %u: no connection is accepted until "
 			"some complete", CLOSER_MAX);

@@ -342,7 +342,7 @@ void handshake_accept(struct serve *serve)
 	uint32_t n_turn = 0;
 	int fd;
 
-	while ((fd = accept_next(serve, serve->listener, &n_turn)) >= 0)
+	while ((fd = accept_next(serve, serve->clients.fd, &n_turn)) >= 0)
 		handshake_begin(serve, fd);
 }
 

@@ -14,6 +14,7 @@
 #include <mimeo/types.h>
 
 #include "daemon/serve/accept.h"
+#include "daemon/serve/admin_request.h"
 #include "daemon/serve/admin_wire.h"
 #include "daemon/serve/answers.h"
 #include "daemon/serve/drain.h"
@@ -22,7 +23,6 @@
 #include "daemon/serve/session.h"
 #include "daemon/serve/welcome.h"
 #include "ipc/cleanup.h"
-#include "ipc/wire_check.h"
 
 #define OPERATORS_MAX 16u
 #define OPERATOR_TIMEOUT_MS 10000u /* to send a request, to take a reply */
@@ -44,13 +44,6 @@ struct operator {
 	struct operator *prev, *next;
 };
 
-struct operator_request {
-	char op[16];
-	uint64_t session;
-	bool has_session;
-	char model[64], graph[32]; /* "": not given */
-};
-
 static void operator_free(struct operator *operator)
 {
 	if (!operator)
@@ -69,59 +62,6 @@ static void operator_free(struct operator *operator)
 
 /* ---- requests ---- */
 
-static bool operator_key_is(const msgpack_object *key, const char *name)
-{
-	return key->type == MSGPACK_OBJECT_STR && key->via.str.size == strlen(name) &&
-		memcmp(key->via.str.ptr, name, key->via.str.size) == 0;
-}
-
-/* Copy a string into text[size], with its terminator. False if it is none or too long. */
-static bool operator_take_text(const msgpack_object *value, char *text, size_t size)
-{
-	if (value->type != MSGPACK_OBJECT_STR || value->via.str.size >= size)
-		return false;
-	memcpy(text, value->via.str.ptr, value->via.str.size);
-	text[value->via.str.size] = '\0';
-	return true;
-}
-
-static bool operator_fill_request(struct operator_request *request, const msgpack_object *object)
-{
-	if (object->type != MSGPACK_OBJECT_MAP)
-		return false;
-	for (uint32_t i = 0; i < object->via.map.size; i++) {
-		const msgpack_object *key = &object->via.map.ptr[i].key;
-		const msgpack_object *value = &object->via.map.ptr[i].val;
-
-		if (operator_key_is(key, ADMIN_SESSION) && value->type == MSGPACK_OBJECT_POSITIVE_INTEGER) {
-			request->session = value->via.u64;
-			request->has_session = true;
-		} else if (!(operator_key_is(key, ADMIN_OP) &&
-				   operator_take_text(value, request->op, sizeof(request->op))) &&
-			!(operator_key_is(key, ADMIN_MODEL) &&
-				operator_take_text(value, request->model, sizeof(request->model))) &&
-			!(operator_key_is(key, ADMIN_GRAPH) &&
-				operator_take_text(value, request->graph, sizeof(request->graph)))) {
-			return false;
-		}
-	}
-	return request->op[0] != '\0';
-}
-
-static bool operator_parse_request(struct operator_request *ret, const void *data, size_t size)
-{
-	CLEANUP(msgpack_unpacked_destroy) msgpack_unpacked unpacked;
-	size_t offset = 0;
-
-	*ret = (struct operator_request){0};
-	msgpack_unpacked_init(&unpacked);
-	if (wire_check(data, size, &offset) != WIRE_OK)
-		return false;
-	offset = 0;
-	return msgpack_unpack_next(&unpacked, data, size, &offset) == MSGPACK_UNPACK_SUCCESS &&
-		operator_fill_request(ret, &unpacked.data);
-}
-
 static void operator_answer_drain(struct operator *operator)
 {
 	struct serve *serve = operator->serve;
@@ -133,7 +73,7 @@ static void operator_answer_drain(struct operator *operator)
 }
 
 static void operator_answer_kill(
-	struct serve *serve, const struct operator_request *request, struct reply *reply)
+	struct serve *serve, const struct admin_request *request, struct reply *reply)
 {
 	struct session *session = session_find(serve, request->session);
 
@@ -148,7 +88,7 @@ static void operator_answer_kill(
 	session_detach(session, "an operator killed it");
 }
 
-static void operator_answer(struct operator *operator, const struct operator_request *request)
+static void operator_answer(struct operator *operator, const struct admin_request *request)
 {
 	static const struct {
 		const char *op;
@@ -249,9 +189,9 @@ static bool operator_refuse_client(struct operator *operator, uint32_t length)
 /* Answer a complete request. 0, or -errno if the connection has to be closed. */
 static int operator_respond(struct operator *operator, uint32_t length)
 {
-	struct operator_request request;
+	struct admin_request request;
 
-	if (!operator_parse_request(&request, operator->bytes + 4, length))
+	if (!admin_request_parse(&request, operator->bytes + 4, length))
 		return operator_refuse_client(operator, length) ? -ECONNRESET : -EPROTO;
 	assert(!operator->replying);
 	reply_init(&operator->reply);
@@ -412,7 +352,7 @@ void operators_accept(struct serve *serve)
 	uint32_t n_turn = 0;
 	int fd;
 
-	while ((fd = accept_next(serve, serve->admin_listener, &n_turn)) >= 0)
+	while ((fd = accept_next(serve, serve->operators_socket.fd, &n_turn)) >= 0)
 		operator_admit(serve, fd);
 }
 

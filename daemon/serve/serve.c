@@ -306,7 +306,10 @@ int serve_new(const struct serve_options *options, struct serve **ret)
 		serve->options.max_greetings = serve_max_greetings();
 	if (serve->options.max_descriptors == 0)
 		serve->options.max_descriptors = serve_descriptors() / 2;
-	serve->listener = serve->admin_listener = -1;
+	serve->clients = options->clients ? *options->clients : (struct serve_listener){.fd = -1};
+	serve->operators_socket =
+		options->operators ? *options->operators : (struct serve_listener){.fd = -1};
+	serve->options.clients = serve->options.operators = NULL;
 	serve->detach_deadline_ms = INT64_MAX;
 	serve->started_ms = serve_now_ms();
 	serve->complaints.per_second = COMPLAINTS_PER_SECOND;
@@ -320,24 +323,18 @@ int serve_new(const struct serve_options *options, struct serve **ret)
 	return 0;
 }
 
-/* A file that someone else has put in the socket's place stays. */
-static void serve_unlink(const char *path, const struct stat *bound)
-{
-	struct stat there;
-
-	if (lstat(path, &there) == 0 && there.st_dev == bound->st_dev && there.st_ino == bound->st_ino)
-		unlink(path);
-}
-
-static void serve_close_listener(struct serve *serve, struct loop_source *source, int fd,
-	const char *path, const struct stat *bound)
+static void serve_close_listener(struct serve *serve, struct loop_source *source,
+	struct serve_listener *listener, const char *path)
 {
 	loop_remove(serve->loop, source);
-	if (fd >= 0) {
-		serve_unlink(path, bound);
-		/* Connections that were not accepted are closed with it. */
-		closer_take(serve->closer, fd, (uid_t)-1);
-	}
+	if (listener->fd < 0)
+		return;
+	serve_listener_remove(listener, path);
+	/* Connections that were not accepted are closed with it. */
+	if (serve->closer)
+		closer_take(serve->closer, listener->fd, (uid_t)-1);
+	else
+		close(listener->fd);
 }
 
 void serve_free(struct serve *serve)
@@ -348,10 +345,9 @@ void serve_free(struct serve *serve)
 	operators_free_all(serve);
 	assert(serve->n_greetings == 0 && !serve->greetings);
 	assert(serve->n_operators == 0 && !serve->operators);
-	serve_close_listener(serve, serve->listener_source, serve->listener, serve->socket,
-		&serve->listener_file);
-	serve_close_listener(serve, serve->admin_source, serve->admin_listener, serve->admin_socket,
-		&serve->admin_file);
+	serve_close_listener(serve, serve->listener_source, &serve->clients, serve->socket);
+	serve_close_listener(
+		serve, serve->admin_source, &serve->operators_socket, serve->admin_socket);
 	closer_free(serve->closer);
 	if (serve->loop) {
 		serve_restore_signals();
@@ -367,16 +363,13 @@ void serve_free(struct serve *serve)
 	free(serve);
 }
 
-static int serve_listen(struct serve *serve, const char *path, loop_callback callback, int *ret_fd,
-	struct stat *ret_file, struct loop_source **ret_source)
+static int serve_listen(struct serve *serve, struct serve_listener *listener, const char *path,
+	struct loop_source **ret_source)
 {
-	int fd = socket_bind(path);
-	if (fd < 0)
-		return fd;
-	*ret_fd = fd;
-	if (lstat(path, ret_file) < 0)
-		return -errno;
-	return loop_add(serve->loop, fd, EPOLLIN, callback, serve, ret_source);
+	int rc = listener->fd < 0 ? serve_listener_bind(listener, path) : 0;
+
+	return rc < 0 ? rc
+		: loop_add(serve->loop, listener->fd, EPOLLIN, serve_on_listener, serve, ret_source);
 }
 
 static void serve_announce(struct serve *serve)
@@ -413,15 +406,15 @@ static int serve_wait_ms(const struct serve *serve)
 int serve_run(struct serve *serve)
 {
 	assert(serve->state == SERVE_STARTING);
-	int rc = serve_listen(serve, serve->admin_socket, serve_on_listener, &serve->admin_listener,
-		&serve->admin_file, &serve->admin_source);
+	int rc = serve_listen(
+		serve, &serve->operators_socket, serve->admin_socket, &serve->admin_source);
 	if (rc < 0)
 		return rc;
-	rc = serve_listen(serve, serve->socket, serve_on_listener, &serve->listener,
-		&serve->listener_file, &serve->listener_source);
+	rc = serve_listen(serve, &serve->clients, serve->socket, &serve->listener_source);
 	if (rc < 0)
 		return rc;
-	assert(serve->listener >= 0 && serve->admin_listener >= 0);
+	assert(serve->clients.fd >= 0 && serve->operators_socket.fd >= 0);
+	serve->accept_more = true; /* who has connected before */
 	serve->state = SERVE_SERVING;
 	serve_announce(serve);
 

@@ -16,6 +16,7 @@
 
 #include "daemon/engine/builder.h"
 #include "daemon/engine/engine.h"
+#include "daemon/serve/listener.h"
 
 /* Whose exported memory the daemon maps: mimeo(7) describes the risk. */
 enum serve_client_ipc { SERVE_CLIENT_IPC_NO, SERVE_CLIENT_IPC_SAME_UID, SERVE_CLIENT_IPC_YES };
@@ -31,6 +32,9 @@ struct serve_options {
 	uint64_t buffer_granularity;      /* of allocations, in bytes; 0: 1 */
 	enum serve_client_ipc allow_client_ipc;
 	const char *socket;    /* the clients'; the caller holds its lock, and the admin socket's */
+	/* Bound already, by serve_listener_bind; serve_new takes them over, whatever it returns. NULL: serve_run
+	 * binds them. */
+	const struct serve_listener *clients, *operators;
 	const char *device;    /* for people: "cpu" */
 	const char *loop;      /* "auto", "io_uring", "epoll" */
 	uint32_t max_sessions, max_sessions_per_uid;
@@ -49,7 +53,7 @@ struct serve_options {
 
 struct serve;
 
-/* Makes the loop and handles the signals from now on; binds no socket. 0 or -errno. */
+/* Makes the loop and handles the signals from now on. 0 or -errno. */
 int serve_new(const struct serve_options *options, struct serve **ret);
 /* Sessions that the engine still uses, after SERVE_ABANDONED only, stay allocated; then the engine must
  * not be freed either. */
@@ -64,7 +68,7 @@ enum serve_result {
 	SERVE_CUT_OFF = 4, /* beside any of these: the drain timeout ended requests */
 };
 
-/* Bind, accept, serve until it ends. Bits of enum serve_result, or -errno if it could not start
+/* Accept and serve until it ends. Bits of enum serve_result, or -errno if it could not start
  * (-EADDRINUSE: another process listens on the socket). */
 int serve_run(struct serve *serve);
 

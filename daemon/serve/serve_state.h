@@ -11,8 +11,6 @@
  * whenever it is the peer's turn.
  */
 
-#include <sys/stat.h>
-
 #include "daemon/loop/loop.h"
 #include "daemon/output/log.h"
 #include "daemon/serve/closer.h"
@@ -31,8 +29,7 @@ struct serve {
 	struct loop *loop;
 	struct loop_source *listener_source, *admin_source, *report_source, *timer, *drain_timer;
 	struct loop_source *builder_source;
-	int listener, admin_listener;
-	struct stat listener_file, admin_file; /* the sockets as they were bound */
+	struct serve_listener clients, operators_socket;
 	struct closer *closer;
 	struct life *life;
 	struct quota *quota;

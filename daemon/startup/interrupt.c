@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "daemon/output/log.h"
+#include "daemon/startup/loading.h"
 #include "daemon/startup/startup.h"
 
 static sem_t interrupt_wake;
@@ -33,6 +34,7 @@ static void *interrupt_watch(void *unused)
 	if (atomic_load(&interrupt_signal) != 0) {
 		if (isatty(STDERR_FILENO))
 			fputs("\r\033[K", stderr); /* clear the progress line */
+		loading_abandon();
 		log_error("ended by SIG%s before serving", sigabbrev_np(atomic_load(&interrupt_signal)));
 		_exit(MIMEOD_EXIT_ERROR);
 	}

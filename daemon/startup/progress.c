@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/startup/progress.h"
 
+#include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "daemon/output/log.h"
@@ -9,14 +11,33 @@
 
 #define FIRST_NS 1000000000ull /* shorter stages show nothing */
 #define LOG_NS 5000000000ull
-#define TERMINAL_NS 100000000ull
+#define TEXT_NS 100000000ull
 
-void progress_begin(struct progress *progress)
+static pthread_mutex_t progress_lock = PTHREAD_MUTEX_INITIALIZER;
+static char progress_latest[PROGRESS_TEXT_MAX] = "starting";
+
+static void progress_set_text(const char *text)
+{
+	pthread_mutex_lock(&progress_lock);
+	snprintf(progress_latest, sizeof(progress_latest), "%s", text);
+	pthread_mutex_unlock(&progress_lock);
+}
+
+void progress_text(char ret[static PROGRESS_TEXT_MAX])
+{
+	pthread_mutex_lock(&progress_lock);
+	memcpy(ret, progress_latest, PROGRESS_TEXT_MAX);
+	pthread_mutex_unlock(&progress_lock);
+}
+
+void progress_begin(struct progress *progress, const char *stage)
 {
 	*progress = (struct progress){
-		.next_ns = clock_ns() + FIRST_NS,
+		.next_ns = clock_ns(),
+		.show_ns = clock_ns() + FIRST_NS,
 		.terminal = isatty(STDERR_FILENO) && log_enabled(LOG_LEVEL_INFO),
 	};
+	progress_set_text(stage);
 }
 
 bool progress_due(struct progress *progress)
@@ -25,12 +46,18 @@ bool progress_due(struct progress *progress)
 
 	if (now < progress->next_ns)
 		return false;
-	progress->next_ns = now + (progress->terminal ? TERMINAL_NS : LOG_NS);
+	progress->next_ns = now + TEXT_NS;
 	return true;
 }
 
-void progress_show(const struct progress *progress, const char *text)
+void progress_show(struct progress *progress, const char *text)
 {
+	uint64_t now = clock_ns();
+
+	progress_set_text(text);
+	if (now < progress->show_ns)
+		return;
+	progress->show_ns = now + (progress->terminal ? TEXT_NS : LOG_NS);
 	if (progress->terminal)
 		fprintf(stderr, "\r%s\033[K", text);
 	else

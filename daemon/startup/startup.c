@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "daemon/startup/interrupt.h"
+#include "daemon/startup/loading.h"
 #include "daemon/output/log.h"
 #include "daemon/startup/progress.h"
 #include "daemon/serve/serve.h"
@@ -34,6 +35,7 @@ struct startup {
 	struct engine_options engine_options;
 	struct engine *engine;
 	struct builder *builder;
+	struct loading *loading;
 };
 
 DEFINE_CLEANUP(startup, struct startup, startup_free)
@@ -243,7 +245,7 @@ static int startup_make_engine(struct startup *startup, struct startup_error *er
 	struct progress progress;
 	struct model_error model_error = {.text = ""};
 
-	progress_begin(&progress);
+	progress_begin(&progress, "warming up");
 	options->progress = startup_on_progress;
 	options->progress_userdata = &progress;
 	int rc = engine_new(options, &startup->engine, &model_error);
@@ -264,12 +266,30 @@ static int startup_make_engine(struct startup *startup, struct startup_error *er
 	return 0;
 }
 
+/* From now on clients can wait, and operators see what is loaded. */
+static int startup_bind(struct startup *startup, struct startup_error *error)
+{
+	const struct loading_options options = {
+		.socket = startup->socket,
+		.admin_socket = startup->admin_socket,
+		.device = startup->info.name,
+		.n_models = startup->config->n_models,
+	};
+
+	int rc = loading_new(&options, &startup->loading);
+	return rc < 0 ? startup_refuse(error, rc, "%s: cannot listen: %s", startup->socket, strerror(-rc))
+		      : 0;
+}
+
 static int startup_run(struct startup *startup, struct startup_error *error)
 {
 	int rc = startup_lock_sockets(startup, error);
 	if (rc < 0)
 		return rc;
 	rc = startup_open_device(startup, error);
+	if (rc < 0)
+		return rc;
+	rc = startup_bind(startup, error);
 	if (rc < 0)
 		return rc;
 	startup_set_engine_options(startup);
@@ -327,11 +347,15 @@ int startup_serve(struct startup *startup, bool *ret_abandoned)
 		.max_requests = config->max_requests * config->n_models,
 		.drain_timeout_s = config->drain_timeout_s,
 	};
+	struct serve_listener clients, operators;
 	struct serve *serve;
 
 	assert(startup->engine && startup->builder && startup->lock_fd >= 0);
 	*ret_abandoned = false;
 	memcpy(options.device_uuid, startup->info.uuid, sizeof(options.device_uuid));
+	loading_end(startup->loading, &clients, &operators);
+	options.clients = &clients;
+	options.operators = &operators;
 	int rc = serve_new(&options, &serve);
 	interrupt_disarm();
 	if (rc < 0) {
@@ -355,6 +379,7 @@ void startup_free(struct startup *startup)
 {
 	if (!startup)
 		return;
+	loading_free(startup->loading);
 	/* Stopped first: then it posts nothing more to the builder, and its last step has completed. */
 	engine_stop(startup->engine);
 	builder_free(startup->builder);

@@ -204,9 +204,11 @@ int startup_model_load(const struct startup_model *model, struct device *device,
 	struct model_error model_error = {.text = ""};
 	struct model *loaded;
 	char bytes[TABLE_FORMAT_MAX], rope[TABLE_FORMAT_MAX], seconds[TABLE_FORMAT_MAX];
+	char stage[PROGRESS_TEXT_MAX];
 
 	assert(model->has_config && model->attention && model->memory->kv_pages > 0);
-	progress_begin(&loading.progress);
+	snprintf(stage, sizeof(stage), "model %s: reading its weights", name);
+	progress_begin(&loading.progress, stage);
 	int rc = model_load(device, model->options->dir, &model->config, model->max_seq_len, startup_model_on_load,
 		&loading, &loaded, &model_error);
 	progress_end(&loading.progress);
