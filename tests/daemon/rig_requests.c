@@ -48,7 +48,8 @@ struct rig_request rig_generate(struct rig_client *client, uint32_t index, const
 	uint32_t n_tokens, const struct msg_generate *msg)
 {
 	struct rig_request request = new_request(client, index, RING_OP_GENERATE);
-	struct msg_output layout = msg_output_layout(msg->max_tokens,
+	const uint32_t max_seq_len = client->rig->runner->options.max_seq_len;
+	struct msg_output layout = msg_output_layout(msg->max_tokens ? msg->max_tokens : max_seq_len - n_tokens,
 		msg->flags & MIMEO_GENERATE_PROMPT_LOGITS ? 1 : 0, 256, 0, 160);
 	uint8_t header[MSG_HEADER_MAX];
 	int length = msg_table_write(&msg_generate_table, msg, header, sizeof(header));
