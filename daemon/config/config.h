@@ -113,7 +113,7 @@ struct config_key {
 	const char *accepted; /* "auto, naive or paged"; of an integer: appended to its range; or NULL */
 };
 
-#define CONFIG_N_KEYS 31
+#define CONFIG_N_KEYS 32
 extern const struct config_key config_keys[CONFIG_N_KEYS];
 
 /* Fills in the error. -EINVAL. */
