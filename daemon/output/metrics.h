@@ -13,7 +13,7 @@
 
 /* 32 models have 14 samples each, and 25 more where they have a draft of 8 tokens; the daemon itself
  * has some 50. */
-#define METRICS_MAX 1344
+#define METRICS_MAX 1408
 #define METRIC_LABELS_MAX 2
 
 enum metric_type { METRIC_COUNTER, METRIC_GAUGE };

@@ -39,7 +39,7 @@ uint64_t exposition_resident_bytes(void)
 	return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-#define METRICS_TEXT_MAX (288u << 10) /* METRICS_MAX lines with the longest names of 32 models */
+#define METRICS_TEXT_MAX (304u << 10) /* METRICS_MAX lines with the longest names of 32 models */
 #define LABELS(...) ((const struct metric_label[METRIC_LABELS_MAX]){__VA_ARGS__})
 
 /* ---- the engine's ---- */
