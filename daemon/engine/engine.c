@@ -89,7 +89,7 @@ static bool engine_take(struct engine *engine)
 	return worked || rc;
 }
 
-static bool engine_turn(struct engine *engine)
+bool engine_turn(struct engine *engine)
 {
 	struct accounting *accounting = &engine->accounting;
 	struct lane *lane = &engine->lane;

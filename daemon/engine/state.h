@@ -31,4 +31,7 @@ struct engine {
 	uint32_t *check_uses; /* check.c */
 };
 
+/* One turn of the engine's thread, which does nothing else but wait. True if there was anything to do. */
+bool engine_turn(struct engine *engine);
+
 #endif

@@ -320,6 +320,11 @@ struct engine_report rig_report(struct rig *rig, enum engine_report_kind kind)
 
 void rig_attach(struct rig *rig, struct rig_client *ret, uint32_t entries)
 {
+	rig_attach_as(rig, ret, entries, 0, 0);
+}
+
+void rig_attach_as(struct rig *rig, struct rig_client *ret, uint32_t entries, uid_t uid, uint32_t weight)
+{
 	static uint32_t sessions;
 	struct engine_port *port = calloc(1, sizeof(*port));
 
@@ -331,6 +336,8 @@ void rig_attach(struct rig *rig, struct rig_client *ret, uint32_t entries)
 	port->session = ++sessions;
 	/* Each client counts as a process of its own. */
 	port->pid = (pid_t)port->session;
+	port->uid = uid;
+	port->weight = weight;
 	assert_int_equal(region_map(&ret->region, dup(port->region.fd)), 0);
 	assert_int_equal(engine_post_attach(rig->engine, port), 0);
 	rig->n_ports++;
