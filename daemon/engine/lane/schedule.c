@@ -358,7 +358,7 @@ static bool schedule_take_pages(struct batch *b, struct sequence *s)
 		return true;
 	if (runner->slots.n_copies == runner->limits->max_requests)
 		return false;
-	if (needed > kv_pages_free(runner->kv) && !reclaim_pages(runner, needed, 0, s->request->order))
+	if (needed > kv_pages_free(runner->kv) && !reclaim_pages_for_decode(runner, needed, s))
 		return false;
 	return sequence_extend(s, end) == 0;
 }

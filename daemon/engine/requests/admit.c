@@ -130,7 +130,7 @@ static bool admit_make_free(struct request *request, uint32_t n_slots, uint32_t 
 		return false;
 	}
 	if (kv_pages_free(runner->kv) >= n_pages ||
-		reclaim_pages(runner, n_pages, claim, head ? RECLAIM_HEAD : RECLAIM_NONE))
+		reclaim_pages(runner, n_pages, claim, head))
 		return true;
 	if (!head)
 		reclaim_pages_of_others(runner, n_pages, request->session);

@@ -76,70 +76,7 @@ static uint64_t reclaim_coming_slots(const struct runner *runner)
 	return n;
 }
 
-static bool reclaim_may_preempt(const struct runner *runner, const struct sequence *s, uint64_t order)
-{
-	if (!sequence_is_preemptible(s))
-		return false;
-	if (order != RECLAIM_HEAD)
-		return s->request->order > order;
-	return s->request->order > runner->slots.head->order || s->n_tokens > s->prompt_end;
-}
-
-/* The youngest generate request that may be preempted; NULL: none. */
-static struct sequence *reclaim_victim(const struct runner *runner, uint64_t order)
-{
-	struct sequence *victim = NULL;
-
-	for (uint32_t i = 0; i < runner->slots.n_running; i++) {
-		struct sequence *s = runner->slots.running[i];
-
-		if (!reclaim_may_preempt(runner, s, order))
-			continue;
-		if (!victim || s->request->order > victim->request->order)
-			victim = s;
-	}
-	return victim;
-}
-
-/* Pages that idle sequences may give back; such that they share with others count, too. */
-static uint64_t reclaim_idle_pages(const struct runner *runner, uint64_t claim)
-{
-	uint64_t n = runner->slots.n_idle_pages;
-	const struct sequence *s;
-
-	DL_FOREACH2 (runner->slots.idle, s, idle_next)
-		n -= claim && s->claim == claim ? s->table.n_pages : 0;
-	return n;
-}
-
-bool reclaim_pages(struct runner *runner, uint32_t n_pages, uint64_t claim, uint64_t order)
-{
-	struct sequence *victim;
-
-	if (order == RECLAIM_NONE && kv_pages_free(runner->kv) + reclaim_idle_pages(runner, claim) < n_pages)
-		return false;
-	reclaim_evict(runner, n_pages, claim);
-	while (order != RECLAIM_NONE && reclaim_coming_pages(runner) < n_pages) {
-		victim = reclaim_victim(runner, order);
-		if (!victim)
-			break;
-		sequence_preempt(victim);
-		/* What it had of an open sequence may be shared, or be evicted in turn. */
-		reclaim_evict(runner, n_pages, claim);
-	}
-	return kv_pages_free(runner->kv) >= n_pages;
-}
-
-bool reclaim_slots(struct runner *runner, uint32_t n_slots)
-{
-	struct sequence *victim;
-
-	while (reclaim_coming_slots(runner) < n_slots && (victim = reclaim_victim(runner, RECLAIM_HEAD)))
-		sequence_preempt(victim);
-	return runner->slots.n_free >= n_slots;
-}
-
-/* ---- from sessions above their entitlement ---- */
+/* ---- what sessions have ---- */
 
 /* What a session has of a model: slots, or pages of running sequences. */
 static uint32_t reclaim_held(const struct runner *runner, const struct engine_session *session, bool pages)
@@ -164,17 +101,92 @@ static bool reclaim_is_above(const struct runner *runner, const struct engine_se
 		share_entitlement(session->accounting, session, n);
 }
 
-/* The youngest request that may be preempted, of another session that is above its entitlement and furthest
- * behind in its turn. */
-static struct sequence *reclaim_victim_of_others(
-	const struct runner *runner, const struct engine_session *session, bool pages)
+/* The oldest generate request that runs: only the model's head may have it preempted. */
+static const struct sequence *reclaim_oldest(const struct runner *runner)
 {
+	const struct sequence *oldest = NULL;
+
+	for (uint32_t i = 0; i < runner->slots.n_running; i++) {
+		const struct sequence *s = runner->slots.running[i];
+
+		if (s->request->op == RING_OP_GENERATE && (!oldest || s->request->order < oldest->request->order))
+			oldest = s;
+	}
+	return oldest;
+}
+
+/* ---- preemption ---- */
+
+/* The youngest generate request that may be preempted for the model's head; NULL: none. */
+static struct sequence *reclaim_victim_of_head(const struct runner *runner)
+{
+	const struct request *head = runner->slots.head;
 	struct sequence *victim = NULL;
 
 	for (uint32_t i = 0; i < runner->slots.n_running; i++) {
 		struct sequence *s = runner->slots.running[i];
 
-		if (s->session == session || !sequence_is_preemptible(s) || s->n_tokens <= s->prompt_end)
+		if (!sequence_is_preemptible(s) || (s->request->order < head->order && s->n_tokens <= s->prompt_end))
+			continue;
+		if (!victim || s->request->order > victim->request->order)
+			victim = s;
+	}
+	return victim;
+}
+
+/* Pages that idle sequences may give back; such that they share with others count, too. */
+static uint64_t reclaim_idle_pages(const struct runner *runner, uint64_t claim)
+{
+	uint64_t n = runner->slots.n_idle_pages;
+	const struct sequence *s;
+
+	DL_FOREACH2 (runner->slots.idle, s, idle_next)
+		n -= claim && s->claim == claim ? s->table.n_pages : 0;
+	return n;
+}
+
+bool reclaim_pages(struct runner *runner, uint32_t n_pages, uint64_t claim, bool head)
+{
+	struct sequence *victim;
+
+	if (!head && kv_pages_free(runner->kv) + reclaim_idle_pages(runner, claim) < n_pages)
+		return false;
+	reclaim_evict(runner, n_pages, claim);
+	while (head && reclaim_coming_pages(runner) < n_pages) {
+		victim = reclaim_victim_of_head(runner);
+		if (!victim)
+			break;
+		sequence_preempt(victim);
+		/* What it had of an open sequence may be shared, or be evicted in turn. */
+		reclaim_evict(runner, n_pages, claim);
+	}
+	return kv_pages_free(runner->kv) >= n_pages;
+}
+
+bool reclaim_slots(struct runner *runner, uint32_t n_slots)
+{
+	struct sequence *victim;
+
+	while (reclaim_coming_slots(runner) < n_slots && (victim = reclaim_victim_of_head(runner)))
+		sequence_preempt(victim);
+	return runner->slots.n_free >= n_slots;
+}
+
+/* ---- from sessions above their entitlement ---- */
+
+/* The youngest request that may be preempted, of another session that is above its entitlement and furthest
+ * behind in its turn. */
+static struct sequence *reclaim_victim_of_others(
+	const struct runner *runner, const struct engine_session *session, bool pages)
+{
+	const struct sequence *oldest = reclaim_oldest(runner);
+	struct sequence *victim = NULL;
+
+	for (uint32_t i = 0; i < runner->slots.n_running; i++) {
+		struct sequence *s = runner->slots.running[i];
+
+		if (s->session == session || s == oldest || !sequence_is_preemptible(s) ||
+			s->n_tokens <= s->prompt_end)
 			continue;
 		if (victim && s->session == victim->session) {
 			if (s->request->order > victim->request->order)
@@ -187,20 +199,63 @@ static struct sequence *reclaim_victim_of_others(
 	return victim;
 }
 
-void reclaim_pages_of_others(struct runner *runner, uint32_t n_pages, const struct engine_session *session)
+bool reclaim_pages_of_others(struct runner *runner, uint32_t n_pages, const struct engine_session *session)
 {
-	struct sequence *victim;
+	struct sequence *victim = NULL;
+	bool any = false;
 
 	while (reclaim_coming_pages(runner) < n_pages && !reclaim_is_above(runner, session, n_pages, true) &&
-		(victim = reclaim_victim_of_others(runner, session, true)))
+		(victim = reclaim_victim_of_others(runner, session, true))) {
 		sequence_preempt(victim);
+		any = true;
+	}
+	return any;
 }
 
-void reclaim_slots_of_others(struct runner *runner, uint32_t n_slots, const struct engine_session *session)
+bool reclaim_slots_of_others(struct runner *runner, uint32_t n_slots, const struct engine_session *session)
+{
+	struct sequence *victim;
+	bool any = false;
+
+	while (reclaim_coming_slots(runner) < n_slots && !reclaim_is_above(runner, session, n_slots, false) &&
+		(victim = reclaim_victim_of_others(runner, session, false))) {
+		sequence_preempt(victim);
+		any = true;
+	}
+	return any;
+}
+
+/* ---- for a decode ---- */
+
+/* The youngest that was submitted after the decode's request: of its own session, or of one above its
+ * entitlement; for the oldest of all, any. */
+static struct sequence *reclaim_victim_of_decode(const struct runner *runner, const struct sequence *decode)
+{
+	const bool any = reclaim_oldest(runner) == decode;
+	struct sequence *victim = NULL;
+
+	for (uint32_t i = 0; i < runner->slots.n_running; i++) {
+		struct sequence *s = runner->slots.running[i];
+
+		if (!sequence_is_preemptible(s) || s->request->order <= decode->request->order ||
+			(victim && s->request->order < victim->request->order))
+			continue;
+		if (any || s->session == decode->session || reclaim_is_above(runner, s->session, 0, true))
+			victim = s;
+	}
+	return victim;
+}
+
+bool reclaim_pages_for_decode(struct runner *runner, uint32_t n_pages, const struct sequence *decode)
 {
 	struct sequence *victim;
 
-	while (reclaim_coming_slots(runner) < n_slots && !reclaim_is_above(runner, session, n_slots, false) &&
-		(victim = reclaim_victim_of_others(runner, session, false)))
+	reclaim_evict(runner, n_pages, 0);
+	while (reclaim_coming_pages(runner) < n_pages && (victim = reclaim_victim_of_decode(runner, decode))) {
 		sequence_preempt(victim);
+		reclaim_evict(runner, n_pages, 0);
+	}
+	if (reclaim_coming_pages(runner) < n_pages)
+		reclaim_pages_of_others(runner, n_pages, decode->session);
+	return kv_pages_free(runner->kv) >= n_pages;
 }

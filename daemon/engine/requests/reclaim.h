@@ -15,22 +15,23 @@
 
 #include "daemon/engine/requests/sequence.h"
 
-/* Which requests may be preempted: those submitted after the one of this order; for the model's head, which
- * may be young itself, also those before it that have gained a token since they took their slots. */
-#define RECLAIM_HEAD UINT64_C(0)
-#define RECLAIM_NONE UINT64_MAX
-
 /* How many pages would be free if all were given back but those of fixed idle sequences, and of the idle
  * ones whose claim is `claim`. In the time of these pages. */
 uint32_t reclaim_most(struct runner *runner, uint64_t claim);
-/* Have n_pages free, or on their way back from launched steps. Sequences whose claim is `claim` (0: none)
- * are not evicted, and none is where that would not suffice and nothing may be preempted. True if the pages
- * are free now. */
-bool reclaim_pages(struct runner *runner, uint32_t n_pages, uint64_t claim, uint64_t order);
+/* Have n_pages free; for the model's head also on their way back from launched steps, by preemption of requests
+ * that were submitted after it, or have gained a token since they took their slots. Idle sequences whose claim is
+ * `claim` (0: none) are not evicted, and none is where that would not suffice and nothing may be preempted. True
+ * if the pages are free now. */
+bool reclaim_pages(struct runner *runner, uint32_t n_pages, uint64_t claim, bool head);
+/* The same for a running request's next tokens: of those submitted after it, requests of its own session and
+ * of sessions above their entitlement are preempted, for the oldest request any; and if its session stays within
+ * its own entitlement, as below. */
+bool reclaim_pages_for_decode(struct runner *runner, uint32_t n_pages, const struct sequence *decode);
 /* Have pages or slots free, or on their way back, from sessions above their entitlement (share.h), for one
- * that stays within its own with so many more. A request gives them behind a token that it gained. */
-void reclaim_pages_of_others(struct runner *runner, uint32_t n_pages, const struct engine_session *session);
-void reclaim_slots_of_others(struct runner *runner, uint32_t n_slots, const struct engine_session *session);
+ * that stays within its own with so many more. A request gives them behind a token that it gained. True if
+ * any does. */
+bool reclaim_pages_of_others(struct runner *runner, uint32_t n_pages, const struct engine_session *session);
+bool reclaim_slots_of_others(struct runner *runner, uint32_t n_slots, const struct engine_session *session);
 /* Have n_slots free for the model's head, or on their way back. True if they are free now. */
 bool reclaim_slots(struct runner *runner, uint32_t n_slots);
 
