@@ -24,7 +24,7 @@
 #include "daemon/engine/requests/reclaim.h"
 
 #define ADMIT_PASSES 32   /* requests that may pass one which does not fit */
-#define ADMIT_COST 1024   /* of a session's turn: requests, their rows, and tokens to copy ... */
+#define ADMIT_COST 1024   /* of a session in a turn: requests, their rows, and tokens to copy or compare ... */
 #define ADMIT_COPIED 64   /* ... so many of which cost as much as a request */
 
 enum admit_outcome { STARTED, BLOCKED }; /* STARTED: or ended; it waits no more */
@@ -48,6 +48,12 @@ static uint32_t admit_pages_in_all(const struct runner *runner, uint32_t n_token
 	uint32_t page_tokens = runner->limits->page_tokens;
 
 	return n_tokens / page_tokens + (n_tokens % page_tokens != 0);
+}
+
+/* The request's look takes or compares so many tokens. */
+static void admit_copies(struct engine_session *session, uint32_t n_tokens)
+{
+	session->cost += n_tokens / ADMIT_COPIED;
 }
 
 /* ---- starting ---- */
@@ -114,6 +120,19 @@ static bool admit_is_passed_over(const struct request *request)
 	return head && head != request;
 }
 
+/* Slots for the request, preempted if need be. */
+static bool admit_has_slots(struct request *request, uint32_t n_slots)
+{
+	struct runner *runner = request->runner;
+
+	if (runner->slots.n_free >= n_slots)
+		return true;
+	if (runner->slots.head == request)
+		return reclaim_slots(runner, n_slots);
+	reclaim_slots_of_others(runner, n_slots, request->session);
+	return false;
+}
+
 /* Slots and pages for the request, of whose sequences `claim` is the mark: evicted where that suffices,
  * preempted for the model's head. */
 static bool admit_make_free(struct request *request, uint32_t n_slots, uint32_t n_pages, uint64_t claim)
@@ -121,16 +140,9 @@ static bool admit_make_free(struct request *request, uint32_t n_slots, uint32_t 
 	struct runner *runner = request->runner;
 	const bool head = runner->slots.head == request;
 
-	if (runner->slots.n_copies + n_slots > runner->limits->max_requests)
+	if (runner->slots.n_copies + n_slots > runner->limits->max_requests || !admit_has_slots(request, n_slots))
 		return false;
-	if (runner->slots.n_free < n_slots && head && !reclaim_slots(runner, n_slots))
-		return false;
-	if (runner->slots.n_free < n_slots) {
-		reclaim_slots_of_others(runner, n_slots, request->session);
-		return false;
-	}
-	if (kv_pages_free(runner->kv) >= n_pages ||
-		reclaim_pages(runner, n_pages, claim, head))
+	if (kv_pages_free(runner->kv) >= n_pages || reclaim_pages(runner, n_pages, claim, head))
 		return true;
 	if (!head)
 		reclaim_pages_of_others(runner, n_pages, request->session);
@@ -217,8 +229,11 @@ static enum admit_outcome admit_generate(struct request *request)
 		return STARTED;
 	if (admit_is_passed_over(request))
 		return BLOCKED;
+	if (!admit_has_slots(request, 1))
+		return admit_wait(request, 1);
 	if (!request->started)
 		admit_append(sequence, &request->rows[0]);
+	admit_copies(request->session, sequence->n_tokens);
 	if (!sequence->table.n_pages && sequence_shares(sequence, request))
 		n_cached = sequence_take_prefix(sequence, request->n_drafts > 0);
 	if (admit_place_generate(request, sequence) == BLOCKED) {
@@ -275,6 +290,7 @@ static void admit_append_rows(struct request *request)
 		struct sequence *s = engine_session_sequence(request->session, request->rows[i].sequence);
 
 		admit_append(s, &request->rows[i]);
+		admit_copies(request->session, s->n_tokens);
 		if (!s->table.n_pages && sequence_shares(s, request))
 			request->n_cached += sequence_take_prefix(s, false);
 	}
@@ -333,6 +349,8 @@ static enum admit_outcome admit_step(struct request *request)
 		return STARTED;
 	if (admit_is_passed_over(request))
 		return BLOCKED;
+	if (!admit_has_slots(request, request->n_rows))
+		return admit_wait(request, request->n_rows);
 	admit_append_rows(request);
 	if (admit_place_step(request, claim) == BLOCKED)
 		return BLOCKED;
@@ -379,6 +397,7 @@ static enum admit_outcome admit_fork(struct request *request, struct sequence *p
 		return admit_fail(request, MIMEO_E_INVALID,
 			DETAIL(RING_DETAIL_OPEN_TWICE, request->argument));
 	sequence_reset(child, parent->runner);
+	admit_copies(request->session, parent->n_tokens);
 	if (kv_fork(parent->runner->kv, &parent->table, parent->n_computed, &child->table))
 		return admit_fail(request, MIMEO_E_NO_MEMORY,
 			DETAIL(RING_DETAIL_SEQUENCE, request->argument));
@@ -466,33 +485,30 @@ static void admit_claim_all(struct request *request, uint64_t pass)
 		admit_claim(engine_session_sequence(session, request->rows[i].sequence), pass);
 }
 
-/* What looking at the request costs, in claims; a fork copies its parent's tokens. */
+/* What a look at the request costs, without what admit_copies adds. */
 static uint32_t admit_cost(const struct request *request)
 {
-	const struct sequence *parent;
-
-	if (request->op == RING_OP_STEP)
-		return 1 + request->n_rows;
-	if (request->op != RING_OP_FORK)
-		return 1;
-	parent = engine_session_sequence(request->session, request->sequence);
-	return 1 + (parent ? parent->n_tokens / ADMIT_COPIED : 0);
+	return request->op == RING_OP_STEP ? 1 + request->n_rows : 1;
 }
 
-/* Walk the waiting list as far as a turn goes; start what may start, one generate request at most. True if
- * there may be more to start. */
+/* Walk the waiting list as far as the session's turn goes; start what may start, one generate request at most.
+ * True if there may be more to start. */
 static bool admit_session(struct engine_session *session)
 {
-	uint64_t pass = ++session->accounting->pass;
+	struct accounting *accounting = session->accounting;
+	uint64_t pass = ++accounting->pass;
 	struct request *request = session->waiting, *next;
-	uint32_t cost = 0;
-	bool started = false;
 
-	for (; request && cost < ADMIT_COST; request = next) {
+	if (session->looked != accounting->n_turns) {
+		session->looked = accounting->n_turns;
+		session->cost = 0;
+		session->started = false;
+	}
+	for (; request && session->cost < ADMIT_COST; request = next) {
 		enum admit_outcome outcome;
 
 		next = request->next;
-		cost += admit_cost(request);
+		session->cost += admit_cost(request);
 		if (admit_names_claimed(request, pass))
 			outcome = BLOCKED;
 		else if (request->op == RING_OP_GENERATE)
@@ -501,15 +517,16 @@ static bool admit_session(struct engine_session *session)
 			outcome = admit_step(request);
 		else
 			outcome = admit_call(request);
-		if (outcome == BLOCKED)
+		if (outcome == BLOCKED) {
 			admit_claim_all(request, pass);
-		else if (request->op == RING_OP_GENERATE)
+			continue;
+		}
+		session->started = true;
+		if (request->op == RING_OP_GENERATE)
 			return true;
-		else
-			started = true;
 	}
 	/* The rest comes in the engine's next turn. */
-	session->accounting->admit |= request && started;
+	accounting->admit |= request && session->started;
 	return false;
 }
 

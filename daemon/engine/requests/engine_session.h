@@ -26,7 +26,11 @@ struct engine_session {
 	bool publish;  /* completions were pushed */
 	bool stuffed;  /* no space for another final completion: its ring is not read */
 	struct share_session share;
-	uint64_t tried; /* admission turn in which nothing more of it could start */
+	uint64_t tried;  /* admission turn in which nothing more of it could start */
+	uint64_t looked; /* the last one in which its requests were looked at, what that cost so far, and whether
+	                    it was of use */
+	uint32_t cost;
+	bool started;
 	uint32_t n_in_flight, n_waiting, n_open;
 	uint32_t n_busy; /* sequences that are not IDLE */
 	uint32_t max_sequences, n_requests, max_seq_len;
