@@ -34,6 +34,8 @@ struct slots {
 	uint32_t mark;
 	struct request *misfit; /* the oldest that found a slot, and not all that it needs */
 	struct request *head;   /* a misfit that was passed so often that no request passes it */
+	struct request *heir;   /* requests were preempted for it: what they give back is kept for it ... */
+	uint64_t heir_step, heir_turn; /* ... up to an admission turn after this one when this step has completed */
 	uint32_t (*copies)[2]; /* [max_requests] pages to copy ahead of the next step */
 	uint32_t n_copies;
 };

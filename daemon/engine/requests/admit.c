@@ -115,9 +115,22 @@ static enum admit_outcome admit_wait_beside(struct request *request)
 /* Does another request keep what is free? */
 static bool admit_is_passed_over(const struct request *request)
 {
-	const struct request *head = request->runner->slots.head;
+	const struct slots *slots = &request->runner->slots;
 
-	return head && head != request;
+	return (slots->head && slots->head != request) || (slots->heir && slots->heir != request);
+}
+
+/* What was preempted for a request returns with the launched steps; a session whose turn comes before would
+ * take it. */
+static void admit_inherit(struct request *request, bool preempted)
+{
+	struct slots *slots = &request->runner->slots;
+
+	if (!preempted)
+		return;
+	slots->heir = request;
+	slots->heir_step = request->runner->launched;
+	slots->heir_turn = request->session->accounting->n_turns;
 }
 
 /* Slots for the request, preempted if need be. */
@@ -129,7 +142,7 @@ static bool admit_has_slots(struct request *request, uint32_t n_slots)
 		return true;
 	if (runner->slots.head == request)
 		return reclaim_slots(runner, n_slots);
-	reclaim_slots_of_others(runner, n_slots, request->session);
+	admit_inherit(request, reclaim_slots_of_others(runner, n_slots, request->session));
 	return false;
 }
 
@@ -145,7 +158,7 @@ static bool admit_make_free(struct request *request, uint32_t n_slots, uint32_t 
 	if (kv_pages_free(runner->kv) >= n_pages || reclaim_pages(runner, n_pages, claim, head))
 		return true;
 	if (!head)
-		reclaim_pages_of_others(runner, n_pages, request->session);
+		admit_inherit(request, reclaim_pages_of_others(runner, n_pages, request->session));
 	return false;
 }
 
@@ -545,6 +558,20 @@ static struct engine_session *admit_next(const struct accounting *accounting)
 	return ret;
 }
 
+/* An heir that has had its turn since its part came back keeps nothing from others. */
+static void admit_disinherit(struct accounting *accounting)
+{
+	for (uint32_t i = 0; i < accounting->n_runners; i++) {
+		struct runner *runner = &accounting->runners[i];
+
+		if (!runner->slots.heir || runner->completed < runner->slots.heir_step ||
+			runner->slots.heir_turn == accounting->n_turns)
+			continue;
+		runner->slots.heir = NULL;
+		accounting->admit = true;
+	}
+}
+
 bool admit(struct accounting *accounting)
 {
 	struct engine_session *session;
@@ -560,5 +587,6 @@ bool admit(struct accounting *accounting)
 		else
 			session->tried = accounting->n_turns;
 	}
+	admit_disinherit(accounting);
 	return any || accounting->admit;
 }

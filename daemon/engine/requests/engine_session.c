@@ -142,6 +142,10 @@ void engine_session_wait_beside(struct request *request)
 
 	if (slots && slots->misfit == request)
 		slots->misfit = NULL;
+	if (slots && slots->heir == request) {
+		slots->heir = NULL;
+		request->session->accounting->admit = true;
+	}
 	if (slots && slots->head == request) {
 		slots->head = NULL;
 		request->session->accounting->admit = true; /* those that it delayed look once more */
