@@ -1,0 +1,486 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The fair share as requests see it: who gets slots, pages and the step's tokens when several users have more
+ * to do than there is room for, and what one client can make the engine's thread do in a turn. On an engine that
+ * computes nothing (dry.h), so that each claim is about counts.
+ */
+#include "tests/daemon/dry.h"
+
+#include "attention/kv_cache.h"
+
+#define USERS 4u
+
+/* A user of one session, who has so many requests in flight all the time. */
+struct user {
+	struct rig_client client;
+	uint32_t n_wanted, n_prompt, n_tokens;
+	struct rig_result results[RIG_ENTRIES];
+	bool used[RIG_ENTRIES];
+	int32_t prompts[RIG_ENTRIES];
+	struct rig_request requests[RIG_ENTRIES];
+	uint64_t n_ended;
+	/* Tokens computed, those that were computed before left out: orders and ends by request index. */
+	uint64_t n_computed, orders[RIG_ENTRIES];
+	uint32_t ends[RIG_ENTRIES];
+};
+
+static struct dry dry;
+static struct user users[USERS];
+
+static void count_row(struct dry *in, const struct sequence *sequence, const struct step_row *row)
+{
+	struct user *user = &users[sequence->session->port->uid];
+	const struct request *request = sequence->request;
+	const uint32_t end = row->start + row->n_tokens;
+
+	if (user->orders[request->index] != request->order)
+		user->ends[request->index] = row->start;
+	user->orders[request->index] = request->order;
+	if (end <= user->ends[request->index])
+		return;
+	user->n_computed += end - user->ends[request->index];
+	user->ends[request->index] = end;
+}
+
+static void open_engine(const struct rig_options *options)
+{
+	memset(users, 0, sizeof(users));
+	dry_open(&dry, options);
+	dry.on_row = count_row;
+}
+
+static void attach(uint32_t uid, uint32_t weight)
+{
+	dry_attach(&dry, &users[uid].client, RIG_ENTRIES, uid, weight);
+}
+
+static void close_engine(void)
+{
+	for (uint32_t i = 0; i < USERS; i++) {
+		if (users[i].client.port)
+			dry_detach(&dry, &users[i].client);
+	}
+	dry_close(&dry);
+}
+
+static void submit(struct user *user, uint32_t index)
+{
+	static uint32_t seed;
+	int32_t prompt[512];
+
+	rig_nonsense(prompt, user->n_prompt, 0);
+	user->prompts[index] = prompt[0] = 3 + (int32_t)(seed++ % 250);
+	user->results[index] = (struct rig_result){0};
+	user->used[index] = true;
+	user->requests[index] = rig_ask(&user->client, index, 0, prompt, user->n_prompt, user->n_tokens,
+		MIMEO_GENERATE_IGNORE_EOS);
+	rig_submit(&user->client, user->requests[index]);
+}
+
+/* The answer is right, whoever was preempted meanwhile. */
+static void check_answer(struct user *user, uint32_t index)
+{
+	int32_t prompt[512];
+
+	assert_int_equal(user->results[index].status, 0);
+	assert_int_equal(user->results[index].n_generated, user->n_tokens);
+	rig_nonsense(prompt, user->n_prompt, 0);
+	prompt[0] = user->prompts[index];
+	dry_follow(dry_hash(DRY_SEED, prompt, user->n_prompt), rig_tokens(&user->client, &user->requests[index]),
+		user->n_tokens);
+}
+
+/* Answers are taken, and requests follow them. */
+static void go_on(struct user *user)
+{
+	if (!user->client.port)
+		return;
+	rig_poll(&user->client, user->results);
+	for (uint32_t i = 0; i < RIG_ENTRIES; i++) {
+		if (user->used[i] && user->results[i].done) {
+			check_answer(user, i);
+			user->used[i] = false;
+			user->n_ended++;
+		}
+		if (!user->used[i] && i < user->n_wanted)
+			submit(user, i);
+	}
+}
+
+static void steps(uint32_t n)
+{
+	while (n--) {
+		for (uint32_t i = 0; i < USERS; i++)
+			go_on(&users[i]);
+		dry_steps(&dry, 1);
+	}
+}
+
+static void want(uint32_t uid, uint32_t n, uint32_t n_prompt, uint32_t n_tokens)
+{
+	users[uid].n_wanted = n;
+	users[uid].n_prompt = n_prompt;
+	users[uid].n_tokens = n_tokens;
+}
+
+/* Requests of the user that run; pages that these have. */
+static uint32_t held(uint32_t uid, bool pages)
+{
+	const struct slots *slots = &dry.rig.runner->slots;
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < slots->n_running; i++) {
+		const struct sequence *s = slots->running[i];
+
+		if (s->session->port->uid == uid)
+			n += pages ? s->table.n_pages : 1;
+	}
+	return n;
+}
+
+static uint64_t counter_of(uint32_t uid)
+{
+	const struct engine_session *session = users[uid].client.port->engine_private;
+
+	return session->share.user->counter;
+}
+
+/* ---- slots and pages ---- */
+
+static void test_user_with_requests_in_every_slot_keeps_no_other_out(void **state)
+{
+	open_engine(&(struct rig_options){.max_requests = 4});
+	attach(0, 1);
+	attach(1, 1);
+	want(0, 20, 20, 400);
+	steps(30);
+	assert_int_equal(held(0, false), 4);
+	want(1, 1, 20, 5);
+	/* A slot has to come back from two launched steps; then a chunk, and five tokens. */
+	steps(12);
+	assert_true(users[1].n_ended > 0);
+	assert_int_equal(users[0].n_ended, 0);
+	assert_true(dry.rig.runner->n_preempted > 0);
+	close_engine();
+}
+
+static void test_user_with_all_pages_keeps_no_other_out(void **state)
+{
+	open_engine(&(struct rig_options){.max_requests = 8, .kv_pages = 60});
+	attach(0, 1);
+	attach(1, 1);
+	want(0, 20, 100, 400);
+	steps(150);
+	assert_true(kv_pages_free(dry.rig.runner->kv) < 5);
+	assert_true(held(0, false) < 8);
+	/* Its prompt takes five steps; the oldest of the other's requests may have it preempted once. */
+	want(1, 1, 200, 5);
+	steps(30);
+	assert_true(users[1].n_ended > 0);
+	close_engine();
+}
+
+static void test_slots_are_divided_by_weight(void **state)
+{
+	open_engine(&(struct rig_options){.max_requests = 8, .max_seq_len = 1024});
+	attach(0, 1);
+	attach(1, 3);
+	want(0, 20, 10, 450);
+	steps(20);
+	assert_int_equal(held(0, false), 8);
+	want(1, 20, 10, 450);
+	steps(20);
+	assert_int_equal(held(0, false), 2);
+	assert_int_equal(held(1, false), 6);
+	/* Nobody who is entitled to them is preempted. */
+	steps(200);
+	assert_int_equal(dry.rig.runner->n_preempted, 6);
+	close_engine();
+}
+
+static void test_sessions_of_a_user_divide_his_part(void **state)
+{
+	open_engine(&(struct rig_options){.max_requests = 8, .max_seq_len = 1024});
+	attach(0, 1);
+	attach(1, 1);
+	dry_attach(&dry, &users[2].client, RIG_ENTRIES, 0, 1);
+	want(0, 20, 10, 450);
+	want(2, 20, 10, 450);
+	steps(20);
+	assert_int_equal(held(0, false), 8);
+	want(1, 20, 10, 450);
+	steps(20);
+	assert_int_equal(held(1, false), 4);
+	assert_int_equal(held(0, false), 4);
+	close_engine();
+}
+
+/* ---- tokens ---- */
+
+static void test_tokens_follow_the_weights_though_one_floods_with_long_prompts(void **state)
+{
+	uint64_t before[2];
+	double part;
+
+	/* Either could fill the steps alone: tokens are what they share. */
+	open_engine(&(struct rig_options){.max_requests = 8, .max_batch_tokens = 16, .kv_pages = 400});
+	attach(0, 1);
+	attach(1, 3);
+	want(0, 40, 400, 10);
+	want(1, 40, 100, 10);
+	steps(500);
+	before[0] = users[0].n_computed;
+	before[1] = users[1].n_computed;
+	steps(8000);
+	part = (double)(users[1].n_computed - before[1]) / (double)(users[0].n_computed - before[0]);
+	if (part < 3 * 0.95 || part > 3 * 1.05)
+		fail_msg("tokens of weight 3 to those of weight 1: %.3f", part);
+	close_engine();
+}
+
+static void test_absent_user_has_saved_nothing_up(void **state)
+{
+	uint64_t before, n;
+
+	open_engine(&(struct rig_options){.max_requests = 6, .max_batch_tokens = 16});
+	attach(0, 1);
+	attach(1, 1);
+	want(0, 20, 100, 5);
+	steps(2000);
+	want(1, 20, 100, 5);
+	steps(50);
+	before = users[0].n_computed;
+	steps(500);
+	/* Half of what the steps carry. */
+	n = users[0].n_computed - before;
+	assert_in_range(n, 500 * 16 / 2 * 0.9, 500 * 16 / 2 * 1.1);
+	close_engine();
+}
+
+static void test_user_pays_once_for_tokens_that_are_computed_twice(void **state)
+{
+	uint64_t n = 0;
+
+	open_engine(&(struct rig_options){.max_requests = 4, .kv_pages = 40, .max_seq_len = 512});
+	attach(0, 1);
+	want(0, 6, 30, 300);
+	for (uint32_t i = 0; i < users[0].n_wanted; i++)
+		submit(&users[0], i);
+	dry_settle(&dry);
+	users[0].n_wanted = 0;
+	go_on(&users[0]);
+	assert_int_equal(users[0].n_ended, 6);
+	assert_true(dry.rig.runner->n_preempted > 0);
+	n = counter_of(0) / 1024;
+	/* The last token of each is not computed, and the last one before a preemption comes with those that
+	 * are computed once more. */
+	assert_in_range(n, 6 * (30 + 299) - dry.rig.runner->n_preempted, 6 * (30 + 299));
+	close_engine();
+}
+
+/* ---- what a turn costs ---- */
+
+static uint64_t n_looks, n_fork_tokens;
+
+struct sequence *__real_engine_session_request_sequence(const struct request *request);
+struct sequence *__wrap_engine_session_request_sequence(const struct request *request);
+struct sequence *__wrap_engine_session_request_sequence(const struct request *request)
+{
+	n_looks++;
+	return __real_engine_session_request_sequence(request);
+}
+
+int __real_kv_fork(struct kv_cache *cache, const struct kv_table *parent, uint32_t n_tokens, struct kv_table *child);
+int __wrap_kv_fork(struct kv_cache *cache, const struct kv_table *parent, uint32_t n_tokens, struct kv_table *child);
+int __wrap_kv_fork(struct kv_cache *cache, const struct kv_table *parent, uint32_t n_tokens, struct kv_table *child)
+{
+	n_fork_tokens += n_tokens;
+	return __real_kv_fork(cache, parent, n_tokens, child);
+}
+
+uint32_t __real_kv_prefix_take(
+	struct kv_cache *cache, struct kv_table *table, uint64_t salt, const int32_t *ids, uint32_t n_ids);
+uint32_t __wrap_kv_prefix_take(
+	struct kv_cache *cache, struct kv_table *table, uint64_t salt, const int32_t *ids, uint32_t n_ids);
+static uint64_t n_prefix_tokens;
+uint32_t __wrap_kv_prefix_take(
+	struct kv_cache *cache, struct kv_table *table, uint64_t salt, const int32_t *ids, uint32_t n_ids)
+{
+	n_prefix_tokens += n_ids;
+	return __real_kv_prefix_take(cache, table, salt, ids, n_ids);
+}
+
+enum { COST = 1024, COPIED = 64, MANY = 4096, LONG = 2000 }; /* as in admit.c */
+
+static void make_history(struct rig_client *client, uint32_t sequence, uint32_t n_tokens)
+{
+	struct rig_result results[1] = {0};
+	int32_t tokens[LONG];
+
+	rig_nonsense(tokens, n_tokens, sequence);
+	rig_submit(client, rig_call(client, 0, RING_OP_OPEN, sequence, 0));
+	dry_settle(&dry);
+	rig_poll(client, results);
+	assert_true(results[0].done && !results[0].status);
+	results[0].done = false;
+	rig_submit(client, rig_ask(client, 0, sequence, tokens, n_tokens, 1, 0));
+	dry_settle(&dry);
+	rig_poll(client, results);
+	assert_true(results[0].done && !results[0].status);
+}
+
+static void test_forks_of_a_long_sequence_take_several_turns(void **state)
+{
+	static struct rig_result results[MANY];
+	struct rig_client client;
+	uint32_t n_turns = 0, n_done = 0;
+
+	memset(results, 0, sizeof(results));
+	open_engine(&(struct rig_options){.max_seq_len = LONG + 16});
+	dry_attach(&dry, &client, MANY, 0, 1);
+	make_history(&client, 1, LONG);
+	for (uint32_t i = 0; i < 2000; i++) {
+		const bool fork = i % 2 == 0;
+
+		rig_submit(&client, rig_call(&client, i, fork ? RING_OP_FORK : RING_OP_CLOSE, fork ? 1 : 2, 2));
+	}
+	for (bool worked = true; worked; n_turns++) {
+		n_fork_tokens = 0;
+		worked = engine_turn(dry.engine);
+		assert_true(n_fork_tokens <= COST * COPIED + LONG);
+	}
+	assert_true(n_turns > 1000 * (LONG / COPIED + 2) / COST);
+	rig_poll(&client, results);
+	for (uint32_t i = 0; i < 2000; i++)
+		n_done += results[i].done && !results[i].status;
+	assert_int_equal(n_done, 2000);
+	dry_detach(&dry, &client);
+	close_engine();
+}
+
+static void test_pile_of_waiting_requests_is_looked_at_in_parts(void **state)
+{
+	static struct rig_result results[MANY];
+	struct rig_client client;
+
+	open_engine(&(struct rig_options){.max_requests = 4});
+	dry_attach(&dry, &client, MANY, 0, 1);
+	make_history(&client, 1, 20);
+	/* One runs, the others wait for it. */
+	for (uint32_t i = 0; i < MANY - 1; i++)
+		rig_submit(&client, rig_ask(&client, i, 1, (int32_t[]){'x'}, 1, 100, MIMEO_GENERATE_IGNORE_EOS));
+	dry_turns(&dry);
+	for (int i = 0; i < 10; i++) {
+		n_looks = 0;
+		rig_cancel(&client, MANY - 1, &(struct rig_request){.index = MANY - 2, .sqe.generation = 0});
+		dry.engine->accounting.admit = true;
+		engine_turn(dry.engine);
+		/* Two calls for a look. */
+		assert_in_range(n_looks, COST, 2 * COST + 10);
+		memset(results, 0, sizeof(results));
+		rig_poll(&client, results);
+	}
+	dry_detach(&dry, &client);
+	close_engine();
+}
+
+static void test_requests_that_are_refused_behind_a_pile_take_several_turns(void **state)
+{
+	struct rig_client client;
+	static struct rig_result results[MANY];
+	uint64_t most = 0;
+
+	memset(results, 0, sizeof(results));
+	open_engine(&(struct rig_options){.max_requests = 4});
+	dry_attach(&dry, &client, MANY, 0, 1);
+	make_history(&client, 1, 20);
+	/* 800 wait for the first, and those behind name no sequence that is open. */
+	for (uint32_t i = 0; i < 3000; i++)
+		rig_submit(&client, rig_ask(&client, i, i < 800 ? 1 : 2, (int32_t[]){'x'}, 1, 400,
+					    MIMEO_GENERATE_IGNORE_EOS));
+	for (bool worked = true; worked;) {
+		n_looks = 0;
+		worked = engine_turn(dry.engine);
+		most = n_looks > most ? n_looks : most;
+	}
+	/* Three calls for a look, and one for an end. */
+	if (most > 4 * COST)
+		fail_msg("%lu looks in a turn", (unsigned long)most);
+	rig_poll(&client, results);
+	for (uint32_t i = 800; i < 3000; i++)
+		assert_int_equal(results[i].status, MIMEO_E_UNKNOWN_SEQUENCE);
+	dry_detach(&dry, &client);
+	close_engine();
+}
+
+static void test_waiting_long_prompts_are_looked_at_in_parts(void **state)
+{
+	static int32_t tokens[LONG];
+	struct rig_client client;
+	uint64_t most = 0;
+
+	/* There are slots, and pages for one of them. */
+	open_engine(&(struct rig_options){.max_requests = 4, .max_seq_len = LONG + 400, .kv_pages = 150,
+		.prefix_sharing = ENGINE_PREFIX_USER});
+	dry_attach(&dry, &client, 128, 0, 1);
+	rig_nonsense(tokens, LONG, 1);
+	for (uint32_t i = 0; i < 100; i++) {
+		tokens[0] = 3 + (int32_t)i;
+		rig_submit(&client, rig_ask(&client, i, 0, tokens, LONG, 10, 0));
+	}
+	for (int i = 0; i < 50; i++) {
+		n_prefix_tokens = 0;
+		dry.engine->accounting.admit = true;
+		engine_turn(dry.engine);
+		most = n_prefix_tokens > most ? n_prefix_tokens : most;
+	}
+	assert_in_range(most, LONG, COST * COPIED + LONG);
+	dry_detach(&dry, &client);
+	close_engine();
+}
+
+static void test_payload_longer_than_any_sequence_is_refused_before_it_is_copied(void **state)
+{
+	enum { TOO_MANY = 512 * 3 + 1 };
+	static int32_t tokens[TOO_MANY];
+	const struct engine_session *session;
+	struct rig_result results[8] = {0};
+	struct rig_client client;
+
+	open_engine(&(struct rig_options){0});
+	dry_attach(&dry, &client, 8, 0, 1);
+	session = client.port->engine_private;
+	rig_nonsense(tokens, TOO_MANY, 1);
+	rig_submit(&client, rig_ask(&client, 0, 0, tokens, TOO_MANY, 10, 0));
+	dry_settle(&dry);
+	rig_poll(&client, results);
+	assert_int_equal(results[0].status, MIMEO_E_TOO_LONG);
+	assert_int_equal(results[0].detail, RING_DETAIL_LENGTH);
+	assert_int_equal(results[0].values[0], TOO_MANY);
+	assert_int_equal(results[0].values[1], 512);
+	for (uint32_t i = 0; i < 64; i++)
+		assert_int_equal(session->payloads.memory[i], 0);
+	dry_detach(&dry, &client);
+	close_engine();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_user_with_requests_in_every_slot_keeps_no_other_out),
+		cmocka_unit_test(test_user_with_all_pages_keeps_no_other_out),
+		cmocka_unit_test(test_slots_are_divided_by_weight),
+		cmocka_unit_test(test_sessions_of_a_user_divide_his_part),
+		cmocka_unit_test(test_tokens_follow_the_weights_though_one_floods_with_long_prompts),
+		cmocka_unit_test(test_absent_user_has_saved_nothing_up),
+		cmocka_unit_test(test_user_pays_once_for_tokens_that_are_computed_twice),
+		cmocka_unit_test(test_forks_of_a_long_sequence_take_several_turns),
+		cmocka_unit_test(test_pile_of_waiting_requests_is_looked_at_in_parts),
+		cmocka_unit_test(test_requests_that_are_refused_behind_a_pile_take_several_turns),
+		cmocka_unit_test(test_waiting_long_prompts_are_looked_at_in_parts),
+		cmocka_unit_test(test_payload_longer_than_any_sequence_is_refused_before_it_is_copied),
+	};
+
+	cmocka_set_message_output(CM_OUTPUT_TAP);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
