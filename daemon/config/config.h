@@ -29,6 +29,16 @@
 #define CONFIG_FOLDER_MAX 1024 /* of a draft, with terminator */
 #define CONFIG_SESSIONS_MAX 1024 /* as many as the engine takes */
 #define CONFIG_SPIN_FOREVER UINT32_MAX
+#define CONFIG_WEIGHTS_MAX 64
+#define CONFIG_WEIGHT_MAX 1000 /* as much as the engine takes */
+#define CONFIG_USER_MAX 64     /* a name, with terminator */
+
+/* "alice:3", "1001:2", "@batch:1" */
+struct config_weight {
+	char name[CONFIG_USER_MAX]; /* of a user or group; of digits: a uid or gid */
+	bool group;
+	uint32_t weight;
+};
 
 struct config_model {
 	char name[CONFIG_NAME_MAX]; /* [A-Za-z0-9._-], not empty */
@@ -63,6 +73,8 @@ struct config {
 	uint32_t n_capture_sizes;                         /* 0: the default ladder */
 	char capture[16];                                 /* "eager", "lazy" */
 	char prefix_sharing[16];                          /* "none", "user", "all" */
+	struct config_weight weights[CONFIG_WEIGHTS_MAX]; /* as given */
+	uint32_t n_weights;                               /* 0: all users' are 1 */
 	uint32_t max_requests, max_batch_tokens;
 	uint32_t page_tokens;
 	uint32_t max_seq_len; /* 0: the model's */
@@ -97,6 +109,7 @@ enum config_kind {
 	CONFIG_DEVICE,   /* char[16] */
 	CONFIG_SOCKET,   /* char[CONFIG_SOCKET_MAX] */
 	CONFIG_SIZES,    /* capture_sizes */
+	CONFIG_WEIGHTS,  /* weights */
 };
 
 struct config_key {
@@ -113,7 +126,7 @@ struct config_key {
 	const char *accepted; /* "auto, naive or paged"; of an integer: appended to its range; or NULL */
 };
 
-#define CONFIG_N_KEYS 32
+#define CONFIG_N_KEYS 33
 extern const struct config_key config_keys[CONFIG_N_KEYS];
 
 /* Fills in the error. -EINVAL. */

@@ -49,6 +49,8 @@ const struct config_key config_keys[CONFIG_N_KEYS] = {
 	{"prefix_sharing", "WHOSE", "user", NULL,
 		"whose computed prompts a request may begin with: none, user (of its user), all",
 		CONFIG_CHOICE, AT(prefix_sharing), .accepted = "none, user or all"},
+	{"weights", "LIST", NULL, "1 each", "parts of users when they compete: USER:WEIGHT, @GROUP:WEIGHT",
+		CONFIG_WEIGHTS, AT(weights), .min = 1, .max = CONFIG_WEIGHT_MAX},
 	{"max_requests", "N", "64", NULL, "rows that one step may carry", CONFIG_INTEGER,
 		AT(max_requests), .min = 1, .max = 4096},
 	{"max_batch_tokens", "N", "512", NULL, "tokens that one step may carry", CONFIG_INTEGER,
@@ -169,6 +171,58 @@ static bool config_value_store_sizes(
 	return true;
 }
 
+/* One of the list, and *at behind it. */
+static bool config_value_parse_weight(const struct config_key *key, const char **at, struct config_weight *ret)
+{
+	uint64_t weight = 0;
+	size_t length;
+
+	*ret = (struct config_weight){.group = **at == '@'};
+	*at += ret->group;
+	length = strcspn(*at, ":, \t@");
+	if (!length || length >= sizeof(ret->name) || (*at)[length] != ':')
+		return false;
+	memcpy(ret->name, *at, length);
+	*at += length + 1;
+	if (digits_parse(at, key->max, &weight) < 0 || weight < key->min)
+		return false;
+	ret->weight = (uint32_t)weight;
+	return true;
+}
+
+static bool config_value_has_weight(const struct config_weight *weights, uint32_t n, const struct config_weight *one)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (weights[i].group == one->group && strcmp(weights[i].name, one->name) == 0)
+			return true;
+	}
+	return false;
+}
+
+static bool config_value_store_weights(const struct config_key *key, const char *text, struct config *config)
+{
+	struct config_weight weights[CONFIG_WEIGHTS_MAX];
+	uint32_t n = 0;
+
+	for (;; text++) {
+		if (n == CONFIG_WEIGHTS_MAX)
+			return false;
+		text += strspn(text, " ");
+		if (!config_value_parse_weight(key, &text, &weights[n]) ||
+			config_value_has_weight(weights, n, &weights[n]))
+			return false;
+		n++;
+		text += strspn(text, " ");
+		if (!*text)
+			break;
+		if (*text != ',')
+			return false;
+	}
+	memcpy(config->weights, weights, n * sizeof(weights[0]));
+	config->n_weights = n;
+	return true;
+}
+
 static bool config_value_store_size(const struct config_key *key, const char *text, void *place)
 {
 	uint64_t value = 0;
@@ -228,6 +282,8 @@ bool config_store(const struct config_key *key, const char *text, struct config 
 		return log_level_parse(text, place) == 0;
 	case CONFIG_SIZES:
 		return config_value_store_sizes(key, text, config);
+	case CONFIG_WEIGHTS:
+		return config_value_store_weights(key, text, config);
 	}
 	return false;
 }
@@ -272,6 +328,12 @@ const char *config_accepted(const struct config_key *key, char *ret, size_t size
 			", separated by commas",
 			CONFIG_CAPTURE_SIZES_MAX, key->min, key->max);
 		break;
+	case CONFIG_WEIGHTS:
+		snprintf(ret, size,
+			"a list of at most %d of USER:WEIGHT, UID:WEIGHT and @GROUP:WEIGHT, weights from %" PRIu64
+			" to %" PRIu64 ", each named once, separated by commas",
+			CONFIG_WEIGHTS_MAX, key->min, key->max);
+		break;
 	default:
 		assert(key->accepted);
 		snprintf(ret, size, "%s", key->accepted);
@@ -287,6 +349,19 @@ static void config_value_show_sizes(const struct config *config, char *ret, size
 	for (uint32_t i = 0; i < config->n_capture_sizes && used < size; i++)
 		used += (size_t)snprintf(ret + used, size - used, "%s%" PRIu32, i ? "," : "",
 			config->capture_sizes[i]);
+}
+
+static void config_value_show_weights(const struct config *config, char *ret, size_t size)
+{
+	size_t used = 0;
+
+	ret[0] = '\0';
+	for (uint32_t i = 0; i < config->n_weights && used < size; i++) {
+		const struct config_weight *weight = &config->weights[i];
+
+		used += (size_t)snprintf(ret + used, size - used, "%s%s%s:%" PRIu32, i ? ", " : "",
+			weight->group ? "@" : "", weight->name, weight->weight);
+	}
 }
 
 const char *config_show(const struct config_key *key, const struct config *config,
@@ -310,6 +385,9 @@ const char *config_show(const struct config_key *key, const struct config *confi
 		return ret;
 	case CONFIG_SIZES:
 		config_value_show_sizes(config, ret, size);
+		return ret;
+	case CONFIG_WEIGHTS:
+		config_value_show_weights(config, ret, size);
 		return ret;
 	case CONFIG_CHOICE:
 	case CONFIG_DEVICE:

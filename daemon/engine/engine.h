@@ -24,6 +24,7 @@
 
 #define ENGINE_MODELS_MAX 32
 #define ENGINE_SESSIONS_MAX 1024
+#define ENGINE_WEIGHT_MAX 1000u /* of a user */
 #define ENGINE_SPIN_FOREVER UINT32_MAX
 #define ENGINE_GENERATION_NS UINT64_C(10000000000) /* length of a generation: see lane/late.c */
 #define ENGINE_QUIET_NS UINT64_C(100000000) /* no step for so long: captures are not limited */
@@ -120,7 +121,7 @@ struct engine_port {
 	uint32_t session;     /* number, never used twice in a daemon's life */
 	pid_t pid;
 	uid_t uid;
-	uint32_t weight; /* of its user among the users, 1 ... 1000; 0: 1 */
+	uint32_t weight; /* of its user among the users, 1 ... ENGINE_WEIGHT_MAX; 0: 1 */
 	char name[32];
 	void *userdata; /* the loop thread's */
 	void *engine_private;

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* 32 models have 14 samples each, and 25 more where they have a draft of 8 tokens; the daemon itself
+/* 32 models have 16 samples each, and 25 more where they have a draft of 8 tokens; the daemon itself
  * has some 50. */
 #define METRICS_MAX 1408
 #define METRIC_LABELS_MAX 2

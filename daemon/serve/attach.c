@@ -34,6 +34,7 @@ static int attach_init_port(struct engine_port *port, struct serve *serve,
 		return port->cq_bell;
 	port->session = ++serve->last_session;
 	port->pid = peer->pid;
+	port->weight = weights_of(&serve->options.weights, peer->uid);
 	snprintf(port->name, sizeof(port->name), "%s", hello->name);
 	return 0;
 }

@@ -17,6 +17,7 @@
 #include "daemon/engine/builder.h"
 #include "daemon/engine/engine.h"
 #include "daemon/serve/listener.h"
+#include "daemon/serve/weights.h"
 
 /* Whose exported memory the daemon maps: mimeo(7) describes the risk. */
 enum serve_client_ipc { SERVE_CLIENT_IPC_NO, SERVE_CLIENT_IPC_SAME_UID, SERVE_CLIENT_IPC_YES };
@@ -38,6 +39,7 @@ struct serve_options {
 	const char *device;    /* for people: "cpu" */
 	const char *loop;      /* "auto", "io_uring", "epoll" */
 	uint32_t max_sessions, max_sessions_per_uid;
+	struct weights weights; /* of users */
 	uint32_t max_entries;     /* a session's ring */
 	uint64_t max_arena_bytes; /* a session's arena */
 	uint64_t max_shared_bytes; /* all sessions' regions */

@@ -22,6 +22,7 @@
 #include "ipc/socket.h"
 
 _Static_assert(CONFIG_SESSIONS_MAX == ENGINE_SESSIONS_MAX, "the engine takes as many sessions");
+_Static_assert(CONFIG_WEIGHTS_MAX == WEIGHTS_MAX && CONFIG_WEIGHT_MAX == ENGINE_WEIGHT_MAX, "as many weights");
 _Static_assert(CONFIG_MODELS_MAX == ENGINE_MODELS_MAX, "the engine takes as many models");
 
 struct startup {
@@ -36,6 +37,7 @@ struct startup {
 	struct engine *engine;
 	struct builder *builder;
 	struct loading *loading;
+	struct weights weights;
 };
 
 DEFINE_CLEANUP(startup, struct startup, startup_free)
@@ -281,9 +283,28 @@ static int startup_bind(struct startup *startup, struct startup_error *error)
 		      : 0;
 }
 
+static int startup_find_users(struct startup *startup, struct startup_error *error)
+{
+	for (uint32_t i = 0; i < startup->config->n_weights; i++) {
+		const struct config_weight *weight = &startup->config->weights[i];
+		const char *what = weight->group ? "group" : "user";
+
+		int rc = weights_add(&startup->weights, weight->name, weight->group, weight->weight);
+		if (rc == -ENOENT)
+			return startup_refuse(error, rc, "weights: there is no %s %s", what, weight->name);
+		if (rc < 0)
+			return startup_refuse(error, rc, "weights: %s %s cannot be looked up: %s", what,
+				weight->name, strerror(-rc));
+	}
+	return 0;
+}
+
 static int startup_run(struct startup *startup, struct startup_error *error)
 {
-	int rc = startup_lock_sockets(startup, error);
+	int rc = startup_find_users(startup, error);
+	if (rc < 0)
+		return rc;
+	rc = startup_lock_sockets(startup, error);
 	if (rc < 0)
 		return rc;
 	rc = startup_open_device(startup, error);
@@ -339,6 +360,7 @@ int startup_serve(struct startup *startup, bool *ret_abandoned)
 		.loop = config->loop[0] ? config->loop : NULL,
 		.max_sessions = config->max_sessions,
 		.max_sessions_per_uid = config->max_sessions_per_uid,
+		.weights = startup->weights,
 		.max_entries = RING_ENTRIES_MAX,
 		.max_arena_bytes = config->max_arena_bytes,
 		.max_shared_bytes = config->max_shared_bytes,

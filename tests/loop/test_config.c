@@ -57,6 +57,8 @@ static const struct {
 	{ "breakable", "no", "no", { "maybe", "or", "1", "YES" } },
 	{ "capture", "lazy", "lazy", { "never", "or", "0" } },
 	{ "prefix_sharing", "all", "all", { "yes", "or", "uid", "" } },
+	{ "weights", "alice:3,@batch:1,1001:1000", "alice:3, @batch:1, 1001:1000",
+		{ "alice", "alice:0", "alice:1001", ":1", "alice:1,", "alice:1,alice:2" } },
 	{ "attention", "flex", "flex", { "flash", "fle", "or", "auto,", "nai", "NAIVE" } },
 	{ "mask", "window:128+4", "window:128+4",
 		{ "window", "window:0", "window:8+", "window:8+4+", "window:8+-1", "tree" } },

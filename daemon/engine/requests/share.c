@@ -35,7 +35,7 @@ void share_attach(struct accounting *accounting, struct engine_session *session)
 	if (!user->weight || user->uid != port->uid)
 		*user = (struct share_user){.uid = port->uid};
 	if (!user->n_sessions++)
-		user->weight = port->weight && port->weight <= SHARE_WEIGHT_MAX ? port->weight : 1;
+		user->weight = port->weight && port->weight <= ENGINE_WEIGHT_MAX ? port->weight : 1;
 	session->share = (struct share_session){.user = user};
 }
 

@@ -23,14 +23,12 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define SHARE_WEIGHT_MAX 1000u
-
 struct accounting;
 struct engine_session;
 
 struct share_user {
 	uid_t uid;
-	uint32_t weight;     /* 1 ... SHARE_WEIGHT_MAX; 0: the entry is not in use */
+	uint32_t weight;     /* 1 ... ENGINE_WEIGHT_MAX; 0: the entry is not in use */
 	uint32_t n_sessions; /* 0: the entry is kept for its counter, until another user needs it */
 	uint32_t n_active;   /* of these: with requests in flight */
 	uint64_t counter;
