@@ -338,8 +338,10 @@ static void test_preempted_requests_that_end_leave_nothing(void **state)
 	struct rig_result results[8] = {0};
 
 	for (int waits = 0; waits < 2; waits++) {
-		struct rig_request request = preempted(rig, other, 0, waits);
+		struct rig_request request;
 
+		results[1] = rig->results[0] = (struct rig_result){0};
+		request = preempted(rig, other, 0, waits);
 		rig_cancel(other, 2, &request);
 		rig_wait(other, results, 1);
 		assert_int_equal(results[1].status, MIMEO_E_CANCELLED);
@@ -349,6 +351,7 @@ static void test_preempted_requests_that_end_leave_nothing(void **state)
 		assert_int_equal(rig->results[0].n_generated, 60);
 		rig_assert_all_free(rig);
 
+		results[1] = rig->results[0] = (struct rig_result){0};
 		/* If its deadline does not come before. */
 		request = preempted(rig, other, 150, waits);
 		rig_wait(other, results, 1);
@@ -356,6 +359,7 @@ static void test_preempted_requests_that_end_leave_nothing(void **state)
 		rig_wait(&rig->client, rig->results, 0);
 		rig_assert_all_free(rig);
 
+		rig->results[0] = (struct rig_result){0};
 		rig_attach(rig, &gone, 8);
 		preempted(rig, &gone, 0, waits);
 		rig_detach(&gone);

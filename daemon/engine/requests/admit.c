@@ -61,12 +61,18 @@ static void admit_copies(struct engine_session *session, uint32_t n_tokens)
 static void admit_start(struct request *request)
 {
 	struct runner *runner = request->runner;
+	struct request *misfit;
 
 	engine_session_wait_remove(request->session, request);
 	request->state = REQUEST_RUNNING;
 	request->n_passed = 0;
-	if (runner->slots.misfit && runner->slots.misfit->order < request->order)
-		runner->slots.misfit->n_passed++;
+	misfit = runner->slots.misfit;
+	if (!misfit || misfit->order > request->order)
+		return;
+	if (++misfit->n_passed < ADMIT_PASSES || runner->slots.head)
+		return;
+	runner->slots.head = misfit;
+	request->session->accounting->admit = true;
 }
 
 /* Append the row's tokens to its sequence. */
@@ -97,10 +103,6 @@ static enum admit_outcome admit_wait(struct request *request, uint32_t n_slots)
 		return BLOCKED;
 	if (!slots->misfit || request->order < slots->misfit->order)
 		slots->misfit = request;
-	if (slots->misfit == request && !slots->head && request->n_passed >= ADMIT_PASSES) {
-		slots->head = request;
-		request->session->accounting->admit = true;
-	}
 	return BLOCKED;
 }
 
