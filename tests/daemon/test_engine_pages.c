@@ -88,19 +88,30 @@ static void test_request_that_does_not_fit_is_passed_by_32_others(void **state)
 	assert_true(rig->runner->n_preempted >= 1);
 }
 
-/* Those of a queue have no slot in turn, and preempt nothing for one. */
-static void test_queue_for_slots_preempts_nothing(void **state)
+/* The last request of the first session has its slot in turn, behind those of 39 others: they do not pass it. */
+static void test_turns_of_many_sessions_preempt_nothing(void **state)
 {
+	enum { N_CLIENTS = 40, N_EACH = 3 };
+	static struct rig_client clients[N_CLIENTS];
+	struct rig_result results[N_CLIENTS][8] = {0};
 	struct rig *rig = *state;
 
+	for (uint32_t c = 0; c < N_CLIENTS; c++)
+		rig_attach(rig, &clients[c], 8);
 	rig_gate_close(rig);
-	for (uint32_t i = 0; i < 60; i++)
-		rig_submit(&rig->client, rig_endless(&rig->client, i, 0, 3));
-	rig_wait_waiting(rig, 58);
+	for (uint32_t c = 0; c < N_CLIENTS; c++) {
+		for (uint32_t i = 0; i < N_EACH; i++)
+			rig_submit(&clients[c], rig_endless(&clients[c], i, 0, 3));
+		rig_wait_waiting(rig, (c + 1) * N_EACH - 2);
+	}
 	rig_gate_open(rig);
-	for (uint32_t i = 0; i < 60; i++)
-		rig_wait(&rig->client, rig->results, i);
+	for (uint32_t c = 0; c < N_CLIENTS; c++) {
+		for (uint32_t i = 0; i < N_EACH; i++)
+			rig_wait(&clients[c], results[c], i);
+	}
 	assert_int_equal(rig->runner->n_preempted, 0);
+	for (uint32_t c = 0; c < N_CLIENTS; c++)
+		rig_detach(&clients[c]);
 }
 
 static void test_sessions_take_turns(void **state)
@@ -388,8 +399,8 @@ int main(void)
 		RIG_TEST(test_generate_waits_for_pages_and_then_answers_right,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 15),
 		RIG_TEST(test_request_that_does_not_fit_is_passed_by_32_others,
-			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 20),
-		RIG_TEST(test_queue_for_slots_preempts_nothing,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 20, .max_requests = 2),
+		RIG_ENGINE_TEST(test_turns_of_many_sessions_preempt_nothing,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .max_requests = 2),
 		RIG_ENGINE_TEST(test_sessions_take_turns,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .max_requests = 1),

@@ -340,7 +340,8 @@ static void test_preempted_requests_that_end_leave_nothing(void **state)
 	for (int waits = 0; waits < 2; waits++) {
 		struct rig_request request;
 
-		results[1] = rig->results[0] = (struct rig_result){0};
+		memset(results, 0, sizeof(results));
+		rig->results[0] = (struct rig_result){0};
 		request = preempted(rig, other, 0, waits);
 		rig_cancel(other, 2, &request);
 		rig_wait(other, results, 1);
@@ -351,8 +352,9 @@ static void test_preempted_requests_that_end_leave_nothing(void **state)
 		assert_int_equal(rig->results[0].n_generated, 60);
 		rig_assert_all_free(rig);
 
-		results[1] = rig->results[0] = (struct rig_result){0};
 		/* If its deadline does not come before. */
+		memset(results, 0, sizeof(results));
+		rig->results[0] = (struct rig_result){0};
 		request = preempted(rig, other, 150, waits);
 		rig_wait(other, results, 1);
 		assert_true(results[1].status == MIMEO_E_DEADLINE || results[1].n_generated == 60);
