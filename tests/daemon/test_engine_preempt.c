@@ -322,9 +322,11 @@ static struct rig_request preempted(struct rig *rig, struct rig_client *client, 
 	rig_nonsense(tokens, 100, 1);
 	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
 	msg.deadline_ms = deadline_ms;
+	rig_gate_close(rig);
 	rig_submit(&rig->client, rig_ask(&rig->client, 0, 0, tokens, 90, 60, MIMEO_GENERATE_IGNORE_EOS));
 	request = rig_generate(client, 1, tokens, PROMPT, &msg);
 	rig_submit(client, request);
+	rig_gate_open(rig);
 	RIG_AWAIT(rig->runner->n_preempted > before || engine_stats(rig->engine)->n_failed > failed);
 	if (waits)
 		RIG_AWAIT(engine_stats(rig->engine)->n_waiting == 1 || engine_stats(rig->engine)->n_failed > failed);

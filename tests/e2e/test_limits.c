@@ -165,9 +165,6 @@ static void test_empty_prompt_and_empty_step_are_invalid(void **state)
 	generate.tokens = tokens;
 	generate.max_tokens = 1;
 	assert_int_equal(mimeo_request_prep_generate(request, &generate), MIMEO_E_INVALID);
-	generate.n_tokens = 1;
-	generate.max_tokens = 0;
-	assert_int_equal(mimeo_request_prep_generate(request, &generate), MIMEO_E_INVALID);
 	empty.outputs = MIMEO_STEP_TOKENS;
 	assert_int_equal(mimeo_request_prep_step(request, &empty), MIMEO_E_INVALID);
 	mimeo_request_put(request);
@@ -206,14 +203,13 @@ static void test_requests_beyond_the_pages_queue_and_are_all_answered(void **sta
 	static struct reply replies[N_CROWD];
 	struct mimeo *m = daemon_connect(*state, 64, 0);
 
-	/* Each wants 13 to 16 of the 24 pages: prompt and token limit. */
 	questions_make(questions, N_CROWD, 77);
 	assert_int_equal(questions_ask(m, questions, N_CROWD, N_CROWD, replies), 0);
 	assert_int_equal(replies_wrong(questions, replies, N_CROWD), 0);
 	mimeo_close(m);
 }
 
-static void test_step_without_pages_gets_no_memory_and_runs_when_some_are_back(void **state)
+static void test_step_beyond_the_pages_takes_those_of_idle_sequences(void **state)
 {
 	static const int32_t tokens[23 * N_PAGE_TOKENS] = {1};
 	struct mimeo *m = daemon_connect(*state, 0, 0);
@@ -222,9 +218,8 @@ static void test_step_without_pages_gets_no_memory_and_runs_when_some_are_back(v
 	b = sequence_of(m);
 	assert_int_equal(step(m, a, tokens, 23 * N_PAGE_TOKENS, NULL), 0);
 	assert_int_equal(step(m, b, tokens, N_PAGE_TOKENS, NULL), 0);
-	assert_int_equal(step(m, b, tokens, 1, NULL), MIMEO_E_NO_MEMORY);
-	assert_int_equal(mimeo_sequence_truncate(m, a, 22 * N_PAGE_TOKENS), 0);
 	assert_int_equal(step(m, b, tokens, 1, NULL), 0);
+	assert_int_equal(step(m, a, tokens, 1, NULL), 0);
 	mimeo_close(m);
 }
 
@@ -340,19 +335,22 @@ static void test_cancel_reaches_a_request_that_waits_for_pages(void **state)
 
 static void test_deadline_ends_a_request_that_waits_for_pages(void **state)
 {
-	static const int32_t tokens[] = {1};
-	static const int32_t held[23 * N_PAGE_TOKENS] = {1};
+	static const int32_t tokens[22 * N_PAGE_TOKENS] = {1};
 	struct mimeo *m = daemon_connect(*state, 0, 0);
-	struct mimeo_generate generate = generate_of(tokens, 1, 100);
-	uint32_t sequence = sequence_of(m);
+	struct mimeo_generate generate = generate_of(tokens, 22 * N_PAGE_TOKENS, 2 * N_PAGE_TOKENS);
 
-	assert_int_equal(step(m, sequence, held, 23 * N_PAGE_TOKENS, NULL), 0);
-	generate.deadline_ms = 30;
+	generate.flags = MIMEO_GENERATE_IGNORE_EOS;
+	submit_generate(m, &generate);
+	generate.n_tokens = 6 * N_PAGE_TOKENS;
+	generate.deadline_ms = 1;
 	submit_generate(m, &generate);
 	struct mimeo_event event = wait_final(m);
 	assert_int_equal(event.status, MIMEO_E_DEADLINE);
 	assert_int_equal(event.finish, MIMEO_FINISH_ERROR);
 	assert_int_equal(event.n_generated, 0);
+	event = wait_final(m);
+	assert_int_equal(event.status, 0);
+	assert_int_equal(event.n_generated, 2 * N_PAGE_TOKENS);
 	mimeo_close(m);
 }
 
@@ -369,7 +367,7 @@ int main(void)
 		GROUP_TEST(test_empty_prompt_and_empty_step_are_invalid),
 		GROUP_TEST(test_unknown_models_and_sequences_are_named),
 		GROUP_TEST(test_requests_beyond_the_pages_queue_and_are_all_answered),
-		GROUP_TEST(test_step_without_pages_gets_no_memory_and_runs_when_some_are_back),
+		GROUP_TEST(test_step_beyond_the_pages_takes_those_of_idle_sequences),
 		GROUP_TEST(test_sessions_are_bounded_by_quota),
 		GROUP_TEST(test_token_limit_ends_with_length),
 		GROUP_TEST(test_stop_id_ends_the_output_and_is_its_last_token),
