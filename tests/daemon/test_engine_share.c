@@ -180,6 +180,41 @@ static void test_user_with_all_pages_keeps_no_other_out(void **state)
 	close_engine();
 }
 
+static void test_old_request_that_grows_takes_no_pages_of_a_user_below_his_part(void **state)
+{
+	uint64_t before;
+
+	open_engine(&(struct rig_options){.max_requests = 8, .kv_pages = 60});
+	attach(0, 1);
+	attach(1, 1);
+	want(0, 20, 100, 400);
+	steps(150);
+	want(1, 2, 200, 100);
+	steps(30);
+	/* They take pages of their own user's younger ones: 7 end. With those of whoever is the youngest, 4. */
+	before = dry.rig.runner->n_preempted;
+	steps(600);
+	if (users[1].n_ended < 6)
+		fail_msg("%lu ended, %lu preempted", (unsigned long)users[1].n_ended,
+			(unsigned long)(dry.rig.runner->n_preempted - before));
+	close_engine();
+}
+
+static void test_oldest_request_ends_beside_a_flood_of_small_ones(void **state)
+{
+	open_engine(&(struct rig_options){.max_requests = 8, .kv_pages = 32});
+	attach(0, 1);
+	attach(1, 1);
+	/* In the end it has 31 pages, which is far more than its user's part. */
+	want(0, 1, 90, 400);
+	steps(10);
+	want(1, 40, 30, 20);
+	steps(600);
+	assert_true(users[0].n_ended > 0);
+	assert_true(users[1].n_ended > 20);
+	close_engine();
+}
+
 static void test_slots_are_divided_by_weight(void **state)
 {
 	open_engine(&(struct rig_options){.max_requests = 8, .max_seq_len = 1024});
@@ -469,6 +504,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_user_with_requests_in_every_slot_keeps_no_other_out),
 		cmocka_unit_test(test_user_with_all_pages_keeps_no_other_out),
+		cmocka_unit_test(test_old_request_that_grows_takes_no_pages_of_a_user_below_his_part),
+		cmocka_unit_test(test_oldest_request_ends_beside_a_flood_of_small_ones),
 		cmocka_unit_test(test_slots_are_divided_by_weight),
 		cmocka_unit_test(test_sessions_of_a_user_divide_his_part),
 		cmocka_unit_test(test_tokens_follow_the_weights_though_one_floods_with_long_prompts),
