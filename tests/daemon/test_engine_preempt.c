@@ -319,6 +319,7 @@ static struct rig_request preempted(struct rig *rig, struct rig_client *client, 
 	struct rig_request request;
 	int32_t tokens[100];
 
+	memset(rig->results, 0, sizeof(rig->results)); /* those of the last time */
 	rig_nonsense(tokens, 100, 1);
 	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
 	msg.deadline_ms = deadline_ms;
