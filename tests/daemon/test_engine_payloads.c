@@ -232,16 +232,18 @@ static void test_payload_larger_than_the_pool_is_too_long_at_once(void **state)
 	struct rig_request request = rig_ask(client, 2, 0, tokens, ROW_BYTES + 1, 1, 0);
 
 	assert_int_equal(request.sqe.payload_length, 4 * ROW_BYTES + 4);
-	rig_expect(client, &request, (struct rig_expected){MIMEO_E_TOO_LONG});
+	rig_expect(client, &request, (struct rig_expected){
+		MIMEO_E_TOO_LONG, RING_DETAIL_LENGTH, ROW_BYTES + 1, TOKENS});
 	fill_pool(client);
-	rig_expect(client, &request, (struct rig_expected){MIMEO_E_TOO_LONG});
-	/* One that has just the pool's size is looked at. */
+	rig_expect(client, &request, (struct rig_expected){
+		MIMEO_E_TOO_LONG, RING_DETAIL_LENGTH, ROW_BYTES + 1, TOKENS});
+	/* And so is one that has the pool's size: no sequence has so many. */
 	rig_gate_open(rig);
 	rig_wait(client, rig->results, 0);
 	rig_wait(client, rig->results, 1);
 	request = rig_ask(client, 2, 0, tokens, ROW_BYTES, 1, 0);
 	rig_expect(client, &request, (struct rig_expected){
-		MIMEO_E_TOO_LONG, RING_DETAIL_LENGTH, ROW_BYTES + 1, TOKENS});
+		MIMEO_E_TOO_LONG, RING_DETAIL_LENGTH, ROW_BYTES, TOKENS});
 	assert_pool_empties(client);
 }
 

@@ -7,12 +7,11 @@
  * A pass walks a session's waiting list; a sequence that an earlier request waits for, or that is
  * busy, is claimed, and later requests that name it are passed over.
  *
- * Turns: the session whose turn it is (share.h) starts one generate request. A turn looks at so many waiting
- * requests of a session as ADMIT_COST allows, so that none can keep the engine's thread. A request that finds a
- * slot, and too few pages or too few slots more, is a misfit: others pass it. The model's oldest misfit is passed
- * by ADMIT_PASSES requests that were submitted later: from then on it is the model's head. Nothing else of the
- * model starts, and generate requests are preempted, the youngest first, until the head fits. Those before it
- * are preempted only behind a token that they have gained since they started: so they end, too.
+ * Turns: the session whose turn it is (share.h) starts one generate request; ADMIT_COST bounds a session's
+ * turn. A request that finds a slot, but not all pages or slots that it needs, is a misfit: others pass it. The
+ * model's oldest misfit becomes its head when ADMIT_PASSES later ones have passed it. Nothing else of the model
+ * starts then, and generate requests are preempted, the youngest first, until the head fits; those before it
+ * only after they gained a token since their start: so they end, too.
  */
 #include "daemon/engine/requests/admit.h"
 
@@ -24,8 +23,8 @@
 #include "daemon/engine/requests/reclaim.h"
 
 #define ADMIT_PASSES 32   /* requests that may pass one which does not fit */
-#define ADMIT_COST 1024   /* of a session in a turn: requests, their rows, and tokens to copy or compare ... */
-#define ADMIT_COPIED 64   /* ... so many of which cost as much as a request */
+#define ADMIT_COST 1024   /* of a session in a turn: requests, their rows, ADMIT_COPIED tokens to compare */
+#define ADMIT_COPIED 64
 
 enum admit_outcome { STARTED, BLOCKED }; /* STARTED: or ended; it waits no more */
 
@@ -45,9 +44,7 @@ static uint32_t admit_pages_needed(const struct sequence *sequence, uint32_t n_t
 
 static uint32_t admit_pages_in_all(const struct runner *runner, uint32_t n_tokens)
 {
-	uint32_t page_tokens = runner->limits->page_tokens;
-
-	return n_tokens / page_tokens + (n_tokens % page_tokens != 0);
+	return (n_tokens - 1) / runner->limits->page_tokens + 1;
 }
 
 /* The request's look takes or compares so many tokens. */
@@ -61,12 +58,10 @@ static void admit_copies(struct engine_session *session, uint32_t n_tokens)
 static void admit_start(struct request *request)
 {
 	struct runner *runner = request->runner;
-	struct request *misfit;
-
 	engine_session_wait_remove(request->session, request);
+	struct request *misfit = runner->slots.misfit;
 	request->state = REQUEST_RUNNING;
 	request->n_passed = 0;
-	misfit = runner->slots.misfit;
 	if (!misfit || misfit->order > request->order)
 		return;
 	if (++misfit->n_passed < ADMIT_PASSES || runner->slots.head)
@@ -545,6 +540,17 @@ static bool admit_session(struct engine_session *session)
 	return false;
 }
 
+/* A session that has its part of the slots comes behind those that have less: they would take it back. */
+static bool admit_is_before(
+	const struct accounting *accounting, const struct engine_session *a, const struct engine_session *b)
+{
+	const uint32_t n = accounting->options->max_requests;
+	const bool a_has = a->n_busy >= share_entitlement(accounting, a, n);
+	const bool b_has = b->n_busy >= share_entitlement(accounting, b, n);
+
+	return a_has == b_has ? share_is_before(a, b) : b_has;
+}
+
 /* The session whose turn it is; NULL: none has more to start. */
 static struct engine_session *admit_next(const struct accounting *accounting)
 {
@@ -554,7 +560,7 @@ static struct engine_session *admit_next(const struct accounting *accounting)
 		struct engine_session *session = accounting->sessions[i];
 
 		if (session->waiting && session->tried != accounting->n_turns &&
-			(!ret || share_is_before(session, ret)))
+			(!ret || admit_is_before(accounting, session, ret)))
 			ret = session;
 	}
 	return ret;

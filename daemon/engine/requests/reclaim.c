@@ -227,11 +227,10 @@ bool reclaim_slots_of_others(struct runner *runner, uint32_t n_slots, const stru
 
 /* ---- for a decode ---- */
 
-/* The youngest that was submitted after the decode's request: of its own session, or of one above its
- * entitlement; for the oldest of all, any. */
-static struct sequence *reclaim_victim_of_decode(const struct runner *runner, const struct sequence *decode)
+/* The youngest that was submitted after the decode's request; any: also of others that are not above their
+ * entitlement. */
+static struct sequence *reclaim_younger(const struct runner *runner, const struct sequence *decode, bool any)
 {
-	const bool any = reclaim_oldest(runner) == decode;
 	struct sequence *victim = NULL;
 
 	for (uint32_t i = 0; i < runner->slots.n_running; i++) {
@@ -244,6 +243,13 @@ static struct sequence *reclaim_victim_of_decode(const struct runner *runner, co
 			victim = s;
 	}
 	return victim;
+}
+
+static struct sequence *reclaim_victim_of_decode(const struct runner *runner, const struct sequence *decode)
+{
+	struct sequence *victim = reclaim_younger(runner, decode, false);
+
+	return victim || reclaim_oldest(runner) != decode ? victim : reclaim_younger(runner, decode, true);
 }
 
 bool reclaim_pages_for_decode(struct runner *runner, uint32_t n_pages, const struct sequence *decode)

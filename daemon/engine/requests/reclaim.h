@@ -24,8 +24,8 @@ uint32_t reclaim_most(struct runner *runner, uint64_t claim);
  * if the pages are free now. */
 bool reclaim_pages(struct runner *runner, uint32_t n_pages, uint64_t claim, bool head);
 /* The same for a running request's next tokens: of those submitted after it, requests of its own session and
- * of sessions above their entitlement are preempted, for the oldest request any; and if its session stays within
- * its own entitlement, as below. */
+ * of sessions above their entitlement are preempted, for the oldest request in the end any; and if its session
+ * stays within its own entitlement, as below. */
 bool reclaim_pages_for_decode(struct runner *runner, uint32_t n_pages, const struct sequence *decode);
 /* Have pages or slots free, or on their way back, from sessions above their entitlement (share.h), for one
  * that stays within its own with so many more. A request gives them behind a token that it gained. True if
