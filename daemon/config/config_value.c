@@ -51,7 +51,7 @@ const struct config_key config_keys[CONFIG_N_KEYS] = {
 		CONFIG_CHOICE, AT(prefix_sharing), .accepted = "none, user or all"},
 	{"weights", "LIST", NULL, "1 each", "parts of users when they compete: USER:WEIGHT, @GROUP:WEIGHT",
 		CONFIG_WEIGHTS, AT(weights), .min = 1, .max = CONFIG_WEIGHT_MAX},
-	{"max_requests", "N", "64", NULL, "rows that one step may carry", CONFIG_INTEGER,
+	{"max_requests", "N", NULL, "64, on a GPU of 32 GiB or more 256", "rows that one step may carry", CONFIG_INTEGER,
 		AT(max_requests), .min = 1, .max = 4096},
 	{"max_batch_tokens", "N", "512", NULL, "tokens that one step may carry", CONFIG_INTEGER,
 		AT(max_batch_tokens), .min = 1, .max = 65536},

@@ -26,6 +26,7 @@ _Static_assert(CONFIG_WEIGHTS_MAX == WEIGHTS_MAX && CONFIG_WEIGHT_MAX == ENGINE_
 _Static_assert(CONFIG_MODELS_MAX == ENGINE_MODELS_MAX, "the engine takes as many models");
 
 struct startup {
+	struct config own; /* a shallow copy, with what the device decides */
 	const struct config *config;
 	char socket[SOCKET_PATH_MAX], admin_socket[SOCKET_PATH_MAX];
 	int lock_fd, admin_lock_fd;
@@ -299,6 +300,18 @@ static int startup_find_users(struct startup *startup, struct startup_error *err
 	return 0;
 }
 
+/* 256 slots take some 100 MB of activations and inputs; a draft model's logits half a gigabyte. */
+static void startup_choose_slots(struct startup *startup)
+{
+	const bool large = strcmp(startup->info.kind, "cuda") == 0 &&
+		startup->info.total_bytes >= 32ull << 30;
+	const uint32_t slots = large ? 256 : 64;
+
+	if (startup->own.max_requests)
+		return;
+	startup->own.max_requests = slots < startup->own.max_batch_tokens ? slots : startup->own.max_batch_tokens;
+}
+
 static int startup_run(struct startup *startup, struct startup_error *error)
 {
 	int rc = startup_find_users(startup, error);
@@ -310,6 +323,7 @@ static int startup_run(struct startup *startup, struct startup_error *error)
 	rc = startup_open_device(startup, error);
 	if (rc < 0)
 		return rc;
+	startup_choose_slots(startup);
 	rc = startup_bind(startup, error);
 	if (rc < 0)
 		return rc;
@@ -326,7 +340,8 @@ int startup_new(const struct config *config, struct startup **ret, struct startu
 
 	if (!startup)
 		return startup_refuse(error, -ENOMEM, "out of memory");
-	startup->config = config;
+	startup->own = *config;
+	startup->config = &startup->own;
 	startup->lock_fd = startup->admin_lock_fd = -1;
 	startup_raise_fd_limit();
 	int rc = startup_run(startup, error);

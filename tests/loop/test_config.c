@@ -23,7 +23,7 @@ static void test_config_defaults(void **state)
 	assert_string_equal(config.socket, "");
 	assert_string_equal(config.loop, "");
 	assert_int_equal(config.n_capture_sizes, 0);
-	assert_int_equal(config.max_requests, 64);
+	assert_int_equal(config.max_requests, 0); /* the device decides */
 	assert_int_equal(config.max_batch_tokens, 512);
 	assert_int_equal(config.page_tokens, 16);
 	assert_int_equal(config.max_seq_len, 0);
