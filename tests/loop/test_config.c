@@ -170,7 +170,7 @@ static void test_config_errors(void **state)
 		{ "[model a]\n[model b]\ndir=b\n", "", ":1: [model a]: model \"a\" has no folder" },
 		{ "", "--model m=d --max-requests 513",
 			"max_requests 513 exceeds max_batch_tokens 512" },
-		{ "[mimeod]\nmax_batch_tokens = 63\n", "--model m=d",
+		{ "[mimeod]\nmax_batch_tokens = 63\nmax_requests = 64\n", "--model m=d",
 			"lower --max-requests or raise --max-batch-tokens" },
 		{ "", "--model m=d --attention x=naive", "--attention: model \"x\" has no folder" },
 		{ "", "--model m=d --bogus", "--bogus: unknown or misused option" },
