@@ -23,7 +23,7 @@ static const char *const model_options[] = {SIZES, "--layers", "2", NULL};
 static const char *const draft_options[] = {"--family", "eagle", SIZES, NULL};
 
 static const int32_t sound[N_PROMPT] = {1, 10, 20, 30, 5};
-static const int32_t broken[N_PROMPT] = {1, 10, BROKEN, 30, 5};
+static const int32_t broken[N_PROMPT] = {1, 10, 20, 30, BROKEN};
 
 static const struct mimeo_sampling ways[] = {
 	{.top_p = 1},

@@ -35,6 +35,8 @@ static void scene_start(struct scene *scene, const char *fault)
 
 	scene->course = shared_new(sizeof(*scene->course));
 	daemon_init(&scene->daemon);
+	/* Results are compared bit by bit with those of the same prompt. */
+	daemon_option(&scene->daemon, "--prefix-sharing", "none");
 	snprintf(scene->hold, sizeof(scene->hold), "%.60s/hold", scene->daemon.folder);
 	snprintf(variable, sizeof(variable), "prepare:%s", scene->hold);
 	setenv("MIMEO_CUDA_HOLD", variable, 1);
