@@ -305,6 +305,7 @@ void sequence_run(struct sequence *sequence, struct request *request, uint32_t r
 	sequence->prompt_end = sequence->n_tokens;
 	sequence->n_shown = 0;
 	sequence->starved = false;
+	sequence->looked = 0; /* a step of another model may have had this number */
 	sequence->document = 0;
 	sequence->n_pending = 0;
 	sequence->n_drafts = 0; /* before its first row it has none: schedule.c looks at all that run */
