@@ -43,6 +43,25 @@ static void test_two_models_answer_side_by_side_from_pages_of_their_own(void **s
 	assert_int_equal(facts.n_tokens_out, 4 * 4 + 4 * 9);
 }
 
+/* Each model numbers its steps: what a request's sequence has of the first model means nothing to the second. */
+static void test_a_model_answers_where_the_other_had_the_same_request_index(void **state)
+{
+	struct rig *rig = *state;
+	int32_t tokens[64];
+	const uint32_t n = rig_prompt("347+586=", tokens);
+
+	for (uint32_t i = 0; i < 4; i++) {
+		struct msg_generate msg = rig_greedy(n, 40);
+		struct rig_request request;
+		struct rig_result result;
+
+		msg.model = i % 2;
+		request = rig_generate(&rig->client, 0, tokens, n, &msg);
+		result = rig_must(&rig->client, request);
+		rig_assert_text(&rig->client, &request, &result, "933");
+	}
+}
+
 static void test_model_without_pages_does_not_hold_up_the_other(void **state)
 {
 	struct rig *rig = *state;
@@ -165,6 +184,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		RIG_TEST(test_two_models_answer_side_by_side_from_pages_of_their_own,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 15, .n_models = 2),
+		RIG_TEST(test_a_model_answers_where_the_other_had_the_same_request_index,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .n_models = 2),
 		RIG_ENGINE_TEST(test_model_without_pages_does_not_hold_up_the_other,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 15, .n_models = 2),
 		RIG_ENGINE_TEST(test_pages_are_as_many_as_fit_in_what_is_left_for_both_models,

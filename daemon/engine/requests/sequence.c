@@ -23,7 +23,7 @@ void sequence_reset(struct sequence *sequence, struct runner *runner)
 	sequence->n_drafted = sequence->n_drafts = sequence->n_evicted = 0;
 	sequence->forget = sequence->fixed = false;
 	sequence->slot_ready = false;
-	sequence->last_step = 0;
+	sequence->last_step = sequence->looked = 0; /* each runner numbers its steps */
 }
 
 /* ---- idle sequences ---- */
@@ -305,7 +305,6 @@ void sequence_run(struct sequence *sequence, struct request *request, uint32_t r
 	sequence->prompt_end = sequence->n_tokens;
 	sequence->n_shown = 0;
 	sequence->starved = false;
-	sequence->looked = 0; /* a step of another model may have had this number */
 	sequence->document = 0;
 	sequence->n_pending = 0;
 	sequence->n_drafts = 0; /* before its first row it has none: schedule.c looks at all that run */
