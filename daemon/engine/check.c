@@ -251,9 +251,7 @@ static void check_pages(const struct engine *engine, const struct runner *runner
 		assert(kv_references(runner->kv, page) == uses[page]);
 		n_free += !uses[page];
 	}
-	/* Each turn would be too slow with many pages. */
-	if (n <= 4096 || runner->completed % 64 == 63)
-		kv_check(runner->kv);
+	kv_check(runner->kv);
 	assert(n_free == kv_pages_free(runner->kv) && n_free == atomic_load(&runner->pages_free));
 }
 
