@@ -158,39 +158,29 @@ static uint64_t sequence_salt(const struct sequence *sequence, bool drafts)
 	return whose << 1 | drafts;
 }
 
-/* The pages of an open sequence count in slots.idle. */
-static void sequence_take_pages(struct sequence *sequence, uint64_t salt)
-{
-	if (sequence->open)
-		sequence_leave_idle(sequence);
-	sequence->salt = salt;
-	kv_prefix_take(sequence->runner->kv, &sequence->table, salt, sequence->tokens,
-		sequence->n_tokens - 1);
-	if (sequence->open)
-		sequence_join_idle(sequence);
-}
-
 /* The draft model's key of a token depends on the next token, which the page behind the last one had. */
 static void sequence_drop_last_page(struct sequence *sequence)
 {
 	const uint32_t n = (sequence->table.n_pages - 1) * sequence->runner->limits->page_tokens;
 	uint32_t page;
 
-	if (sequence->open)
-		sequence_leave_idle(sequence);
 	kv_truncate(sequence->runner->kv, &sequence->table, n, &page);
 	kv_release(sequence->runner->kv, &page, 1);
-	if (sequence->open)
-		sequence_join_idle(sequence);
 }
 
 uint32_t sequence_take_prefix(struct sequence *sequence, bool drafts)
 {
 	assert(sequence->state == SEQUENCE_IDLE && !sequence->table.n_pages && !sequence->n_computed);
 	assert(sequence->n_tokens > 0);
-	sequence_take_pages(sequence, sequence_salt(sequence, drafts));
+	if (sequence->open)
+		sequence_leave_idle(sequence);
+	sequence->salt = sequence_salt(sequence, drafts);
+	kv_prefix_take(sequence->runner->kv, &sequence->table, sequence->salt, sequence->tokens,
+		sequence->n_tokens - 1);
 	if (drafts && sequence->table.n_pages)
 		sequence_drop_last_page(sequence);
+	if (sequence->open)
+		sequence_join_idle(sequence);
 	sequence_count_pages(sequence, sequence->table.n_pages);
 	sequence->n_computed = sequence->table.n_pages * sequence->runner->limits->page_tokens;
 	sequence->n_drafted = drafts ? sequence->n_computed : 0;

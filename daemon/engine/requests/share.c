@@ -17,7 +17,7 @@ static struct share_user *share_find(struct accounting *accounting, uid_t uid)
 		struct share_user *user = &accounting->users[i];
 
 		if (!user->weight)
-			return ret && !ret->weight ? ret : user;
+			return user;
 		if (user->uid == uid)
 			return user;
 		if (!user->n_sessions && (!ret || user->counter < ret->counter))
