@@ -66,7 +66,7 @@ static void results_take_token(struct request *request, struct sequence *s, int3
 /* n: prompt tokens of the request computed so far. */
 static void results_take_prompt(struct request *request, uint32_t n)
 {
-	/* A preempted request computes tokens once more. */
+	assert(n >= request->n_prompt || request->preempted);
 	if (n <= request->n_prompt)
 		return;
 	counter_add(&request->session->port->n_prompt_tokens, n - request->n_prompt);

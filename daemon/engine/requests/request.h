@@ -57,6 +57,7 @@ struct request {
 	uint64_t order;            /* of submission, over all sessions; from 1 */
 	uint32_t n_passed;         /* requests submitted later that started while it was the model's misfit */
 	bool started;              /* it has run: a preempted request waits with tokens in its sequence */
+	bool preempted;            /* it was: tokens are computed once more */
 	bool own_mask;             /* its mask is not the model's default */
 	uint32_t n_cached;         /* leading positions that it took from the prefix cache at its first start */
 	/* generate */

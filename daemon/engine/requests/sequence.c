@@ -309,6 +309,7 @@ static void sequence_wait(struct sequence *sequence)
 
 	sequence_share(sequence);
 	sequence->request = NULL;
+	request->preempted = true;
 	sequence_drop_pages(sequence);
 	if (sequence->open)
 		sequence_join_idle(sequence);
