@@ -21,10 +21,11 @@
 #include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/finish.h"
 #include "daemon/engine/requests/reclaim.h"
+#include "daemon/engine/requests/sequence_calls.h"
 
 #define ADMIT_PASSES 32   /* requests that may pass one which does not fit */
-#define ADMIT_COST 1024   /* of a session in a turn: requests, their rows, ADMIT_COPIED tokens to compare */
-#define ADMIT_COPIED 64
+#define ADMIT_COST 1024   /* of a session in a turn: requests, their rows, and tokens to copy or compare ... */
+#define ADMIT_COPIED 64   /* ... so many of which cost as much as a request */
 
 enum admit_outcome { STARTED, BLOCKED }; /* STARTED: or ended; it waits no more */
 
@@ -57,16 +58,18 @@ static void admit_copies(struct engine_session *session, uint32_t n_tokens)
 
 static void admit_start(struct request *request)
 {
-	struct runner *runner = request->runner;
+	struct slots *slots = &request->runner->slots;
+	struct request *misfit;
+
 	engine_session_wait_remove(request->session, request);
-	struct request *misfit = runner->slots.misfit;
 	request->state = REQUEST_RUNNING;
 	request->n_passed = 0;
+	misfit = slots->misfit;
 	if (!misfit || misfit->order > request->order)
 		return;
-	if (++misfit->n_passed < ADMIT_PASSES || runner->slots.head)
+	if (++misfit->n_passed < ADMIT_PASSES || slots->head)
 		return;
-	runner->slots.head = misfit;
+	slots->head = misfit;
 	request->session->accounting->admit = true;
 }
 
@@ -369,84 +372,11 @@ static enum admit_outcome admit_step(struct request *request)
 	return STARTED;
 }
 
-/* ---- sequence calls: done at once ---- */
-
-static enum admit_outcome admit_done(struct request *request)
-{
-	finish_request(request, MIMEO_OK, MIMEO_FINISH_NONE, NULL);
-	return STARTED;
-}
-
-static enum admit_outcome admit_open(struct request *request)
-{
-	struct accounting *accounting = request->session->accounting;
-	struct sequence *s = engine_session_sequence(request->session, request->sequence);
-
-	if (request->argument >= accounting->n_runners)
-		return admit_fail(request, MIMEO_E_UNKNOWN_MODEL,
-			DETAIL(RING_DETAIL_MODEL, request->argument, accounting->n_runners));
-	if (!s)
-		return admit_fail(request, MIMEO_E_QUOTA,
-			DETAIL(RING_DETAIL_SEQUENCE, request->sequence));
-	if (s->open)
-		return admit_fail(request, MIMEO_E_INVALID,
-			DETAIL(RING_DETAIL_OPEN_TWICE, request->sequence));
-	sequence_reset(s, &accounting->runners[request->argument]);
-	sequence_open(s);
-	return admit_done(request);
-}
-
-static enum admit_outcome admit_fork(struct request *request, struct sequence *parent)
-{
-	struct sequence *child = engine_session_sequence(request->session, request->argument);
-
-	if (!child)
-		return admit_fail(request, MIMEO_E_QUOTA,
-			DETAIL(RING_DETAIL_SEQUENCE, request->argument));
-	if (child->open)
-		return admit_fail(request, MIMEO_E_INVALID,
-			DETAIL(RING_DETAIL_OPEN_TWICE, request->argument));
-	sequence_reset(child, parent->runner);
-	admit_copies(request->session, parent->n_tokens);
-	if (kv_fork(parent->runner->kv, &parent->table, parent->n_computed, &child->table))
-		return admit_fail(request, MIMEO_E_NO_MEMORY,
-			DETAIL(RING_DETAIL_SEQUENCE, request->argument));
-	memcpy(child->tokens, parent->tokens, parent->n_tokens * sizeof(parent->tokens[0]));
-	child->n_tokens = parent->n_tokens;
-	child->n_computed = parent->n_computed;
-	child->n_drafted = parent->n_drafted;
-	child->n_evicted = parent->n_evicted;
-	child->fixed = parent->fixed;
-	child->salt = parent->salt;
-	sequence_open(child);
-	return admit_done(request);
-}
-
-static enum admit_outcome admit_truncate(struct request *request, struct sequence *s)
-{
-	if (request->argument > s->n_tokens)
-		return admit_fail(request, MIMEO_E_INVALID,
-			DETAIL(RING_DETAIL_KEEP, request->argument, s->n_tokens));
-	sequence_truncate(s, request->argument);
-	return admit_done(request);
-}
-
+/* A sequence call is done at once. */
 static enum admit_outcome admit_call(struct request *request)
 {
-	struct sequence *s = engine_session_sequence(request->session, request->sequence);
-
-	if (request->op == RING_OP_OPEN)
-		return admit_open(request);
-	if (!s || !s->open)
-		return admit_fail(request, MIMEO_E_UNKNOWN_SEQUENCE,
-			DETAIL(RING_DETAIL_SEQUENCE, request->sequence));
-	if (request->op == RING_OP_FORK)
-		return admit_fork(request, s);
-	if (request->op == RING_OP_TRUNCATE)
-		return admit_truncate(request, s);
-	assert(request->op == RING_OP_CLOSE);
-	sequence_forget(s);
-	return admit_done(request);
+	admit_copies(request->session, sequence_call(request));
+	return STARTED;
 }
 
 /* ---- order and turns ---- */

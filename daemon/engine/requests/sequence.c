@@ -2,6 +2,7 @@
 #include "daemon/engine/requests/sequence.h"
 
 #include <assert.h>
+#include <string.h>
 #include <utlist.h>
 
 #include "daemon/engine/requests/engine_session.h"
@@ -69,6 +70,26 @@ void sequence_open(struct sequence *sequence)
 		&session->accounting->stats->n_sequences, 1, memory_order_relaxed);
 	sequence_count_pages(sequence, sequence->table.n_pages);
 	sequence_join_idle(sequence);
+}
+
+int sequence_fork(struct sequence *child, const struct sequence *parent)
+{
+	int rc;
+
+	assert(parent->state == SEQUENCE_IDLE && !child->open);
+	sequence_reset(child, parent->runner);
+	rc = kv_fork(parent->runner->kv, &parent->table, parent->n_computed, &child->table);
+	if (rc)
+		return rc;
+	memcpy(child->tokens, parent->tokens, parent->n_tokens * sizeof(parent->tokens[0]));
+	child->n_tokens = parent->n_tokens;
+	child->n_computed = parent->n_computed;
+	child->n_drafted = parent->n_drafted;
+	child->n_evicted = parent->n_evicted;
+	child->fixed = parent->fixed;
+	child->salt = parent->salt;
+	sequence_open(child);
+	return 0;
 }
 
 static void sequence_close(struct sequence *sequence)

@@ -65,6 +65,9 @@ struct sequence {
 void sequence_reset(struct sequence *sequence, struct runner *runner);
 /* An id names it from now on. */
 void sequence_open(struct sequence *sequence);
+/* Open a child with the parent's tokens and pages, which they share until either writes; the parent is IDLE,
+ * the child not open. 0, or kv_fork's answer with nothing changed. */
+int sequence_fork(struct sequence *child, const struct sequence *parent);
 /* Where the tokens begin that the sequence's request brought. Earlier ones may not all be computed. */
 uint32_t sequence_request_start(const struct sequence *sequence);
 /* How many tokens from there on see one another in both directions. */

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/engine/requests/sequence_calls.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "daemon/engine/requests/completion.h"
+#include "daemon/engine/requests/finish.h"
+
+static void sequence_calls_refuse(struct request *request, int status, struct msg_detail detail)
+{
+	finish_request(request, status, MIMEO_FINISH_NONE, &detail);
+}
+
+static void sequence_calls_done(struct request *request)
+{
+	finish_request(request, MIMEO_OK, MIMEO_FINISH_NONE, NULL);
+}
+
+static void sequence_calls_open(struct request *request)
+{
+	struct accounting *accounting = request->session->accounting;
+	struct sequence *s = engine_session_sequence(request->session, request->sequence);
+
+	if (request->argument >= accounting->n_runners) {
+		sequence_calls_refuse(request, MIMEO_E_UNKNOWN_MODEL,
+			DETAIL(RING_DETAIL_MODEL, request->argument, accounting->n_runners));
+		return;
+	}
+	if (!s) {
+		sequence_calls_refuse(request, MIMEO_E_QUOTA, DETAIL(RING_DETAIL_SEQUENCE, request->sequence));
+		return;
+	}
+	if (s->open) {
+		sequence_calls_refuse(
+			request, MIMEO_E_INVALID, DETAIL(RING_DETAIL_OPEN_TWICE, request->sequence));
+		return;
+	}
+	sequence_reset(s, &accounting->runners[request->argument]);
+	sequence_open(s);
+	sequence_calls_done(request);
+}
+
+static uint32_t sequence_calls_fork(struct request *request, struct sequence *parent)
+{
+	struct sequence *child = engine_session_sequence(request->session, request->argument);
+
+	if (!child) {
+		sequence_calls_refuse(request, MIMEO_E_QUOTA, DETAIL(RING_DETAIL_SEQUENCE, request->argument));
+		return 0;
+	}
+	if (child->open) {
+		sequence_calls_refuse(
+			request, MIMEO_E_INVALID, DETAIL(RING_DETAIL_OPEN_TWICE, request->argument));
+		return 0;
+	}
+	if (sequence_fork(child, parent)) {
+		sequence_calls_refuse(
+			request, MIMEO_E_NO_MEMORY, DETAIL(RING_DETAIL_SEQUENCE, request->argument));
+		return 0;
+	}
+	sequence_calls_done(request);
+	return child->n_tokens;
+}
+
+static void sequence_calls_truncate(struct request *request, struct sequence *s)
+{
+	if (request->argument > s->n_tokens) {
+		sequence_calls_refuse(request, MIMEO_E_INVALID,
+			DETAIL(RING_DETAIL_KEEP, request->argument, s->n_tokens));
+		return;
+	}
+	sequence_truncate(s, request->argument);
+	sequence_calls_done(request);
+}
+
+static void sequence_calls_close(struct request *request, struct sequence *s)
+{
+	assert(request->op == RING_OP_CLOSE);
+	sequence_forget(s);
+	sequence_calls_done(request);
+}
+
+uint32_t sequence_call(struct request *request)
+{
+	struct sequence *s = engine_session_sequence(request->session, request->sequence);
+
+	if (request->op == RING_OP_OPEN)
+		sequence_calls_open(request);
+	else if (!s || !s->open)
+		sequence_calls_refuse(request, MIMEO_E_UNKNOWN_SEQUENCE,
+			DETAIL(RING_DETAIL_SEQUENCE, request->sequence));
+	else if (request->op == RING_OP_FORK)
+		return sequence_calls_fork(request, s);
+	else if (request->op == RING_OP_TRUNCATE)
+		sequence_calls_truncate(request, s);
+	else
+		sequence_calls_close(request, s);
+	return 0;
+}
