@@ -231,8 +231,7 @@ static void make_failing(struct device *device)
 	atomic_store(&n_tries, 0);
 }
 
-#define FAILING \
-	.mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = true, .on_device = make_failing
+#define FAILING .mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = true, .on_device = make_failing
 
 static const struct rig_options failing_options = {FAILING};
 
@@ -576,12 +575,9 @@ int main(void)
 			.mode = GRAPH_FULL_AND_PIECEWISE),
 		RIG_ENGINE_TEST(test_memory_for_a_buffer_is_had_by_dropping_idle_graphs,
 			.mode = GRAPH_FULL_AND_PIECEWISE),
-		RIG_TEST(test_capture_without_memory_is_tried_again_by_a_later_step,
-			FAILING),
-		RIG_TEST(test_capture_that_the_device_refuses_is_failed_until_it_is_ordered,
-			FAILING),
-		RIG_TEST(test_ordered_capture_without_memory_is_failed,
-			FAILING),
+		RIG_TEST(test_capture_without_memory_is_tried_again_by_a_later_step, FAILING),
+		RIG_TEST(test_capture_that_the_device_refuses_is_failed_until_it_is_ordered, FAILING),
+		RIG_TEST(test_ordered_capture_without_memory_is_failed, FAILING),
 		RIG_TEST(test_device_lost_in_recording_ends_each_request_once_as_failed, FAILING),
 		RIG_TEST(test_device_lost_in_instantiating_ends_each_request_once_as_failed, FAILING),
 		cmocka_unit_test(test_device_lost_in_an_ordered_capture_is_reported_while_nobody_asks),
