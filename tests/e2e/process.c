@@ -111,12 +111,13 @@ void process_kill(pid_t pid)
 		;
 }
 
-uint32_t process_n_fds(pid_t pid)
+/* Entries of /proc/PID/name. */
+static uint32_t process_n_entries(pid_t pid, const char *name)
 {
 	char path[64];
 	uint32_t n = 0;
 
-	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, name);
 	DIR *folder = opendir(path);
 	if (!folder)
 		return 0;
@@ -124,6 +125,16 @@ uint32_t process_n_fds(pid_t pid)
 		n += entry->d_name[0] != '.';
 	closedir(folder);
 	return n;
+}
+
+uint32_t process_n_fds(pid_t pid)
+{
+	return process_n_entries(pid, "fd");
+}
+
+uint32_t process_n_threads(pid_t pid)
+{
+	return process_n_entries(pid, "task");
 }
 
 int memfd_of(size_t bytes, int seals)

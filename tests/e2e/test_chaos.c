@@ -7,7 +7,6 @@
  * MIMEO_CHAOS_S seconds long, after a warm-up of a tenth of it. MIMEO_CHAOS_SEED repeats what each client
  * draws, and not how their turns interleave.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <grp.h>
 #include <signal.h>
@@ -163,21 +162,6 @@ static void storm(uint64_t ms, uint64_t most_ms)
 
 /* ---- what the daemon holds ---- */
 
-static unsigned n_threads(pid_t pid)
-{
-	char path[64];
-	unsigned n = 0;
-
-	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
-	DIR *folder = opendir(path);
-	if (!folder)
-		return 0;
-	for (struct dirent *entry; (entry = readdir(folder));)
-		n += entry->d_name[0] != '.';
-	closedir(folder);
-	return n;
-}
-
 static unsigned resident_kb(pid_t pid)
 {
 	char path[64], line[256];
@@ -198,7 +182,7 @@ static unsigned resident_kb(pid_t pid)
 static struct resources resources(void)
 {
 	return (struct resources){
-		.n_threads = n_threads(group_daemon.pid),
+		.n_threads = process_n_threads(group_daemon.pid),
 		.resident_kb = resident_kb(group_daemon.pid),
 	};
 }
