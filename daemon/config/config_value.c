@@ -47,7 +47,7 @@ const struct config_key config_keys[CONFIG_N_KEYS] = {
 	{"capture", "WHEN", "eager", NULL, "graphs are captured before serving (eager) or at first use (lazy)",
 		CONFIG_CHOICE, AT(capture), .accepted = "eager or lazy"},
 	{"prefix_sharing", "WHOSE", "user", NULL,
-		"whose computed prompts a request may begin with: none, user (of its user), all",
+		"which requests share cached prefixes: none, those of one user (user), all",
 		CONFIG_CHOICE, AT(prefix_sharing), .accepted = "none, user or all"},
 	{"weights", "LIST", NULL, "1 each", "parts of users when they compete: USER:WEIGHT, @GROUP:WEIGHT",
 		CONFIG_WEIGHTS, AT(weights), .min = 1, .max = CONFIG_WEIGHT_MAX},

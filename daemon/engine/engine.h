@@ -53,7 +53,7 @@ struct engine_progress {
 	uint32_t done, total;
 };
 
-/* Whose computed prompts a request may begin with: nobody's, those of its user, all. */
+/* Which requests share cached prefixes: none, those of one user, all. */
 enum engine_prefix_sharing { ENGINE_PREFIX_NONE, ENGINE_PREFIX_USER, ENGINE_PREFIX_ALL };
 
 struct engine_options {

@@ -6,10 +6,9 @@
  * Shares of what the daemon has for all users: sessions, memory and descriptors, each with a total.
  *
  * A user may hold one nth of what the others have left, where n is one more than the number of users who
- * hold something (this one included). So the first user may have a half, and leaves a half; the second may
- * have a third of that, and leaves two thirds of it; the nth may have 1/(n + 1) of 1/n. Whoever comes, and
- * in whatever order, gets a share, and while anything is left a user who holds nothing gets 1 at least.
- * What a user holds already is not taken back when others come. The rule is that of dbus-broker, which
+ * hold something (this one included). So the first user may have a half; the second, a third of the rest; the
+ * nth user may have 1/(n + 1) of the rest. Every new user gets a share, in any order, and at least 1 while
+ * anything is left. A user keeps what it holds when others come. The rule is that of dbus-broker, which
  * describes it in its src/util/user.c ("User Accounting"); here shares are rounded up.
  */
 

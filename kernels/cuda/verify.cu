@@ -305,7 +305,7 @@ __device__ static uint32_t verify_tokens(
 
 /* ---- rows ---- */
 
-/* Behind n tokens of the slot, the last of which is `last`, or -1: of none. */
+/* Set the slot's length after n new tokens; `last` is the last one, or -1 if the row has no token. */
 __device__ static void move_slot(
 	const struct step_inputs &in, int32_t slot, uint64_t length, uint32_t n, int32_t last)
 {

@@ -38,8 +38,8 @@ struct scene {
 	struct attention_metadata *metadata;
 	uint32_t *lens; /* [2 n_rows] query, then sequence */
 	uint64_t layer_bytes;
-	uint64_t weight_bytes; /* of latent attention's kv_b, n_weights of which take turns; 0: none */
-	uint32_t n_weights;
+	uint64_t weight_bytes; /* of one copy of latent attention's kv_b; 0: none */
+	uint32_t n_weights;    /* copies, which runs use in turn */
 	char *kv, *weights;
 	void *q, *out;
 };

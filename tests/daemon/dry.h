@@ -10,8 +10,8 @@
  * In place of keys and values each page has, for each of its tokens, the token and a hash of the sequence up
  * to it. A step writes those of its rows by the block tables that the device has, and looks whether the pages
  * before hold the row's own history: a page that was given to two sequences, evicted too early or copied too
- * late is found. The sampled token is made from the hash, so that a client can tell what its answer has to be
- * (dry_follow), whoever was preempted.
+ * late is found. The sampled token is made from the hash, so that dry_follow can compute the right answer of a
+ * request. Preemption does not change it.
  *
  * Programs that use it are linked with the wraps of dry_wraps in meson.build. Always the cpu device.
  */

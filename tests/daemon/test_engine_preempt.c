@@ -316,7 +316,7 @@ static void test_preempted_questions_are_answered_right(void **state)
 	}
 }
 
-/* 512 tokens, of which the pages hold all or 80. */
+/* The model's length is 512 tokens. The pages hold 512 tokens or more, or 80. */
 static void test_request_without_a_limit_ends_where_nothing_more_fits(void **state)
 {
 	struct rig *rig = *state;
@@ -343,7 +343,8 @@ static void test_request_without_a_limit_ends_where_nothing_more_fits(void **sta
 	rig_assert_text(&rig->client, &request, &result, "933");
 }
 
-/* Preempted by the one before it: 10 pages, of which the first takes all 9 and more as its tokens come. */
+/* Submit two requests; the first needs all 10 pages as its tokens come, so the second is preempted. Returns
+ * the second. */
 static struct rig_request preempted(struct rig *rig, struct rig_client *client, uint32_t deadline_ms, bool waits)
 {
 	const uint64_t before = rig->runner->n_preempted, failed = engine_stats(rig->engine)->n_failed;

@@ -77,7 +77,7 @@ static void submit(struct user *user, uint32_t index)
 	rig_submit(&user->client, user->requests[index]);
 }
 
-/* The answer is right, whoever was preempted meanwhile. */
+/* The answer is right; preemption does not change it. */
 static void check_answer(struct user *user, uint32_t index)
 {
 	int32_t prompt[512];

@@ -13,8 +13,8 @@ struct sequence;
 void speculation_begin(struct sequence *sequence);
 /* A decode row is launched: counts it if it has no draft tokens. */
 void speculation_count_decode(const struct sequence *sequence);
-/* A row had n_drafts, of which n_accepted were accepted; its request took `taken` tokens;
- * `ended`: the request ended there, later drafts were not offered. Warns once if few drafts are accepted. */
+/* Count a verified row: n_accepted of its n_drafts draft tokens were accepted, and its request took `taken`
+ * tokens. `ended`: the request ended there; later drafts were not offered. Warns once if few are accepted. */
 void speculation_count_verified(
 	struct runner *runner, uint32_t n_drafts, uint32_t n_accepted, uint32_t taken, bool ended);
 /* From any thread. */

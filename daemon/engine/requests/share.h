@@ -8,13 +8,13 @@
  * Order: virtual token counters (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024,
  * arXiv:2401.00588). A user's counter grows by each token that is computed for him, divided by his weight;
  * of those who have requests, the user with the lowest counter goes first, and of his sessions the one with
- * the lowest counter of its own. Who had no request is lifted to the lowest counter of those who had some: what
- * was not used is not saved up. A prompt counts when it starts, as far as it is computed; a generated token
- * when its step is launched; tokens that are computed once more after a preemption do not count.
+ * the lowest counter of its own. A user who submits after a pause is raised to the lowest counter of the users
+ * who have requests: an unused share is not saved. The computed part of a prompt is charged when its request
+ * starts; a generated token when its step is launched; tokens computed again after a preemption are not charged.
  *
  * Entitlement: a session's part of slots and pages, by its user's weight among the users who have requests
- * now, divided by the user's sessions that have some. A session below its entitlement may have a request of
- * one above its own preempted; so whoever comes last gets in.
+ * now, divided by the user's sessions that have some. A session below its entitlement can preempt requests of
+ * sessions above theirs; so a new session always gets its part.
  *
  * The engine's thread alone. Hot path: no allocation, no lock, no system call.
  */
