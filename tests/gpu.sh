@@ -7,6 +7,7 @@
 #   tests/gpu.sh sanitize    compute-sanitizer: memcheck and racecheck of the ops, memcheck of a short
 #                            serving run
 #   tests/gpu.sh bench       every bench of mimeo-bench and bench-internals, beside floors and targets
+# Programs of ops and serve are spread over all GPUs; each sees one.
 # In a source tree it builds first. Where what the build needs is not installed, MIMEO_BUILD names a
 # build folder made elsewhere; libraries that this machine lacks may lie in its lib/.
 #   MIMEO_BUILD (build-gpu)  MIMEO_DEVICE (cuda)  JOBS  LIMIT (450: seconds in all)
@@ -18,7 +19,7 @@ cd "$(dirname "$0")/.." || exit 1
 mode=${1-}
 case $mode in
 ops | serve | sanitize | bench) ;;
-*) sed -n '3,17s/^# \{0,1\}//p' "$0"; exit 2 ;;
+*) sed -n '3,18s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac
 
 export MIMEO_SOURCE=$PWD MIMEO_DEVICE=${MIMEO_DEVICE:-cuda} CMOCKA_MESSAGE_OUTPUT=TAP
@@ -141,7 +142,7 @@ start() # name, seconds, command ...
 	settle "$jobs"
 	[ "$(left)" -gt 2 ] || return
 	[ "$most" -le "$(left)" ] || most=$(left)
-	run_one "$name" "$most" "$@" &
+	CUDA_VISIBLE_DEVICES=${gpus[$((${#order[@]} % ${#gpus[@]}))]} run_one "$name" "$most" "$@" &
 	pids+=($!)
 }
 
@@ -322,6 +323,7 @@ run_benches()
 
 device=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
 [ -n "$device" ] || { echo "no GPU: nvidia-smi names none" >&2; exit 1; }
+mapfile -t gpus < <(nvidia-smi --query-gpu=index --format=csv,noheader)
 
 if [ -n "${MIMEO_BUILD-}" ]; then
 	build=$(cd "$MIMEO_BUILD" && pwd) || exit 1
