@@ -60,6 +60,7 @@ static const struct msg_entry generate_entries[] = {
 	MSG_ENTRIES_PLACE(MSG_LOGITS_BUFFER, MSG_LOGITS_OFFSET, struct msg_generate, logits),
 	MSG_ENTRIES_MASK(struct msg_generate, mask, MIMEO_MASK_DOCUMENTS),
 	MSG_ENTRY_U32(MSG_DRAFT_TOKENS, struct msg_generate, draft_tokens, 0, UINT32_MAX),
+	MSG_ENTRY_U32(MSG_FIRST_TOKEN_MS, struct msg_generate, first_token_ms, 0, UINT32_MAX),
 };
 const struct msg_table msg_generate_table =
 	MSG_TABLE(struct msg_generate, generate_entries, msg_check_generate, MSG_REQUEST_STATUSES);

@@ -68,6 +68,7 @@
 	X(MASK_SINKS, 24, "mask_sinks")                                                            \
 	X(MASK_PREFIX, 25, "mask_prefix")                                                          \
 	X(DRAFT_TOKENS, 26, "draft_tokens")                                                        \
+	X(FIRST_TOKEN_MS, 27, "first_token_ms")                                                    \
 	X(VERSION, 32, "version")                                                                  \
 	X(FEATURES, 33, "features")                                                                \
 	X(ENTRIES, 34, "entries")                                                                  \
@@ -129,6 +130,7 @@ struct msg_generate {
 	struct mimeo_place logits; /* for the prompt's logits, in place of the output area */
 	struct mimeo_mask mask;
 	uint32_t draft_tokens;
+	uint32_t first_token_ms;
 };
 
 /* RING_OP_STEP. Payload: struct msg_row rows[n_rows], then int32 tokens of row 0, of row 1, ... */

@@ -77,8 +77,14 @@ struct ring_sqe {
 	uint16_t op;         /* enum ring_op */
 	uint16_t flags;      /* 0 */
 	uint32_t sequence;   /* session-local id, 1 ... max_sequences */
-	uint32_t argument;   /* see enum ring_op */
-	uint32_t generation2;
+	union {
+		struct {
+			uint32_t argument; /* see enum ring_op */
+			uint32_t generation2;
+		};
+		uint64_t submitted_ns; /* GENERATE, STEP: CLOCK_MONOTONIC; deadlines count from it; 0: from
+		                          when the daemon reads the entry */
+	};
 	uint32_t header_offset, header_length;   /* msgpack, GENERATE and STEP */
 	uint32_t payload_offset, payload_length; /* tokens (layout: ipc/msg.h) */
 	uint32_t output_offset, output_length;   /* written by the daemon (struct msg_output) */
@@ -121,6 +127,7 @@ enum ring_detail {
 	RING_DETAIL_MASK = 22,        /* [mask, 12 bytes: name of the model's attention backend, which
 	                                 knows causal alone] */
 	RING_DETAIL_MASK_TOKENS = 23, /* [row, tokens under its mask, most possible, mask] */
+	RING_DETAIL_DEADLINE = 24,    /* [enum msg_field, milliseconds] which deadline passed */
 };
 
 /* Completion entry. */
@@ -159,6 +166,7 @@ struct ring_control {
 
 _Static_assert(sizeof(struct ring_sqe) == 64, "a submission entry is one cache line");
 _Static_assert(sizeof(struct ring_cqe) == 64, "a completion entry is one cache line");
+_Static_assert(offsetof(struct ring_sqe, submitted_ns) == 24, "no padding");
 _Static_assert(offsetof(struct ring_sqe, stamp) == 60, "the stamp is the last word");
 _Static_assert(offsetof(struct ring_cqe, stamp) == 60, "the stamp is the last word");
 _Static_assert(sizeof(struct ring_control) == 8 * 64, "the control block is eight cache lines");

@@ -60,6 +60,15 @@ static int message_of_mask_tokens(const struct mimeo_event *event, char *buffer,
 		v[2], v[2] == 1 ? "" : "s");
 }
 
+/* [enum msg_field, milliseconds] */
+static int message_of_deadline(const int32_t *v, char *buffer, size_t size)
+{
+	return snprintf(buffer, size,
+		v[0] == MSG_FIRST_TOKEN_MS ? "first_token_ms: no token came within %s%d ms of the submission"
+					   : "deadline_ms: the request had not ended %s%d ms after its submission",
+		message_at_least(v[1]), v[1]);
+}
+
 /* By detail; the values are the arguments, in their order. */
 static const char *const message_formats[] = {
 	[RING_DETAIL_TOKEN] = "token %d is %d, outside the vocabulary of %d",
@@ -103,6 +112,8 @@ int mimeo_event_message(const struct mimeo_event *event, char *buffer, size_t si
 		return message_of_mask(v, buffer, size);
 	if (detail == RING_DETAIL_MASK_TOKENS)
 		return message_of_mask_tokens(event, buffer, size);
+	if (detail == RING_DETAIL_DEADLINE)
+		return message_of_deadline(v, buffer, size);
 	if (detail < sizeof(message_formats) / sizeof(message_formats[0]) && message_formats[detail])
 		return snprintf(buffer, size, message_formats[detail], v[0], v[1], v[2]);
 	return message_without_detail(event, buffer, size);

@@ -182,6 +182,8 @@ static int prepare_check_generate(
 
 	if ((rc = prepare_check_reserved(request, "sampling.reserved", generate->sampling.reserved)) < 0)
 		return rc;
+	if ((rc = prepare_check_reserved(request, "reserved", generate->reserved)) < 0)
+		return rc;
 	if ((rc = prepare_check_place(request, "logits", &generate->logits)) < 0)
 		return rc;
 	if ((rc = prepare_check_words(request, &generate->mask)) < 0)
@@ -330,6 +332,7 @@ static int prepare_generate_header(struct mimeo_request *request,
 		.logits = generate->logits,
 		.mask = generate->mask,
 		.draft_tokens = generate->draft_tokens,
+		.first_token_ms = generate->first_token_ms,
 	};
 	char text[MSG_TEXT_MAX];
 	struct msg_detail detail;
@@ -390,6 +393,7 @@ int mimeo_request_prep_generate(
 	request->sqe.sequence = generate.sequence;
 	request->capacity = prepare_max_tokens(request, &generate);
 	request->fenced = generate.flags & MIMEO_GENERATE_FENCE;
+	request->timed = generate.deadline_ms || generate.first_token_ms;
 	request->n_rows = logits;
 	request->hidden = NULL;
 	if (!logits)
@@ -489,6 +493,7 @@ int mimeo_request_prep_step(struct mimeo_request *request, const struct mimeo_st
 	request->capacity = n_sampled;
 	request->n_rows = step.n_rows;
 	request->fenced = step.flags & MIMEO_STEP_FENCE;
+	request->timed = step.deadline_ms;
 	if (n_logits == 0)
 		request->logits = NULL;
 	if (n_hidden == 0)

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <utlist.h>
 
+#include "ipc/clock.h"
 #include "ipc/doorbell.h"
 #include "sdk/client.h"
 
@@ -102,12 +103,17 @@ int request_flush(struct mimeo *m)
 int mimeo_submit(struct mimeo *m)
 {
 	struct mimeo_request *request;
+	uint64_t now = 0;
 	int n = 0;
 
 	if (m->gone)
 		return MIMEO_E_GONE;
 	DL_FOREACH (m->prepared, request) {
 		assert(request->state == REQUEST_PREPARED);
+		if (request->timed) {
+			now = now ? now : clock_ns();
+			request->sqe.submitted_ns = now;
+		}
 		request->state = REQUEST_COMMITTED;
 		n++;
 	}

@@ -22,13 +22,15 @@ static void check_request(const struct request *request)
 		n_places += places[i]->buffer != NULL;
 	assert(n_places == request->n_places);
 	assert(request == &session->requests[request->index]);
+	if (request->state == REQUEST_FREE || request->state == REQUEST_ENDING)
+		assert(deadline_next(&request->deadlines) == UINT64_MAX);
 	if (request->state == REQUEST_FREE)
 		assert(!request->payload.bytes && !n_places);
+	assert(!request->deadlines.first_token_ns || !request->n_generated);
 	if (request->state == REQUEST_RUNNING)
 		assert(request->runner && request->n_rows && request->n_rows_unlaunched <= request->n_rows);
 	if (request->state == REQUEST_ENDING)
-		assert(n_places && !request->deadline_ns &&
-			request->last_launch > session->accounting->completed);
+		assert(n_places && request->last_launch > session->accounting->completed);
 	assert(request->n_generated <= request->max_tokens || request->op != RING_OP_GENERATE);
 }
 
@@ -139,6 +141,13 @@ static void check_buffers(const struct engine_session *session)
 
 /* ---- what sessions share ---- */
 
+/* How many there are. */
+static uint32_t check_deadlines(const struct accounting *accounting, const struct deadlines *deadlines)
+{
+	assert(deadline_next(deadlines) >= accounting->next_deadline_ns);
+	return (deadlines->end_ns != 0) + (deadlines->first_token_ns != 0);
+}
+
 static void check_accounting(const struct engine *engine)
 {
 	const struct accounting *accounting = &engine->accounting;
@@ -157,10 +166,10 @@ static void check_accounting(const struct engine *engine)
 		for (uint32_t j = 0; j < session->n_requests; j++) {
 			request = &session->requests[j];
 			n_ending += request->state == REQUEST_ENDING;
-			if (request->state == REQUEST_FREE || !request->deadline_ns)
-				continue;
-			assert(request->deadline_ns >= accounting->next_deadline_ns);
-			n_deadlines++;
+			n_deadlines += check_deadlines(accounting, &request->deadlines);
+			n_deadlines += check_deadlines(accounting, &session->entries[j].deadlines);
+			assert(session->entries[j].held ||
+				deadline_next(&session->entries[j].deadlines) == UINT64_MAX);
 		}
 	}
 	DL_FOREACH (accounting->ending, request) {

@@ -190,6 +190,7 @@ static int main_submit(struct mimeo *m, uint32_t model, const struct run_options
 	generate.flags = (options->ignore_eos ? MIMEO_GENERATE_IGNORE_EOS : 0) |
 	                 (options->logits ? MIMEO_GENERATE_PROMPT_LOGITS : 0);
 	generate.deadline_ms = options->timeout_ms;
+	generate.first_token_ms = options->first_token_ms;
 	generate.draft_tokens = options->draft_tokens;
 	int rc = mimeo_request_prep_generate(request, &generate);
 	if (rc == 0)

@@ -31,6 +31,8 @@ static const char run_options_usage[] =
 	"  --logits FILE       write the logits of the last prompt position, raw float32\n"
 	"  --ids               print token ids instead of text\n"
 	"  --timeout SECONDS   give up after that long\n"
+	"  --first-token SECONDS\n"
+	"                      give up if no token came after that long\n"
 	"  --socket PATH       the daemon's client socket\n"
 	"  --help, --version\n";
 
@@ -140,17 +142,17 @@ static int run_options_take_mask(struct run_options *options, const char *text)
 	return RUN_USAGE;
 }
 
-static int run_options_take_timeout(struct run_options *options, const char *text)
+static int run_options_take_seconds(const char *option, const char *text, uint32_t *ret_ms)
 {
 	char *end;
 	double seconds = strtod(text, &end);
 
 	if (end == text || *end || !(seconds >= 0.001) || seconds > 4000000) {
-		run_complain("--timeout: '%s' is not a number of seconds from 0.001 to 4000000",
+		run_complain("--%s: '%s' is not a number of seconds from 0.001 to 4000000", option,
 			text);
 		return RUN_USAGE;
 	}
-	options->timeout_ms = (uint32_t)(seconds * 1000);
+	*ret_ms = (uint32_t)(seconds * 1000);
 	return RUN_OK;
 }
 
@@ -192,6 +194,7 @@ static const struct option run_options_table[] = {
 	{"logits", required_argument, NULL, 'l'},
 	{"ids", no_argument, NULL, 'I'},
 	{"timeout", required_argument, NULL, 'T'},
+	{"first-token", required_argument, NULL, 'f'},
 	{"socket", required_argument, NULL, 'u'},
 	{"help", no_argument, NULL, 'h'},
 	{"version", no_argument, NULL, 'v'},
@@ -251,7 +254,9 @@ static int run_options_take(struct run_options *o, struct given *given, int opti
 		o->ids = true;
 		break;
 	case 'T':
-		return run_options_take_timeout(o, value);
+		return run_options_take_seconds("timeout", value, &o->timeout_ms);
+	case 'f':
+		return run_options_take_seconds("first-token", value, &o->first_token_ms);
 	case 'u':
 		o->socket = value;
 		break;

@@ -24,7 +24,7 @@ struct run_options {
 	uint32_t n_tokens;
 	uint32_t max_tokens;  /* 0: not given */
 	uint32_t draft_tokens; /* as of struct mimeo_generate */
-	uint32_t timeout_ms;  /* 0: none */
+	uint32_t timeout_ms, first_token_ms; /* 0: none */
 	int32_t stop[MIMEO_STOP_MAX];
 	uint32_t n_stop;
 	struct mimeo_sampling sampling;

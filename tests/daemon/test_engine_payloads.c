@@ -186,6 +186,38 @@ static void test_deadline_of_a_held_entry_counts_from_its_submission(void **stat
 	assert_pool_empties(client);
 }
 
+/* Nothing of its session ends before it. */
+static void test_deadlines_end_held_entries_where_they_are(void **state)
+{
+	struct rig *rig = *state;
+	struct rig_client *client = &rig->client;
+	struct msg_generate msg = {.n_tokens = 5, .max_tokens = 8, .first_token_ms = 20};
+	const int32_t prompt[] = {1, '1', '+', '2', '='};
+
+	fill_pool(client);
+	rig_submit(client, rig_generate(client, 2, prompt, 5, &msg));
+	msg.first_token_ms = 0;
+	msg.deadline_ms = 30;
+	rig_submit(client, rig_generate(client, 3, prompt, 5, &msg));
+	rig_wait(client, rig->results, 2);
+	rig_wait(client, rig->results, 3);
+	for (uint32_t i = 0; i < 2; i++) {
+		const struct rig_result *result = &rig->results[2 + i];
+
+		assert_false(rig->results[i].done);
+		assert_int_equal(result->status, MIMEO_E_DEADLINE);
+		assert_int_equal(result->finish, MIMEO_FINISH_ERROR);
+		assert_int_equal(result->detail, RING_DETAIL_DEADLINE);
+		assert_int_equal(result->values[0], i ? MSG_DEADLINE_MS : MSG_FIRST_TOKEN_MS);
+		assert_int_equal(result->values[1], i ? 30 : 20);
+	}
+	assert_int_equal(session_of(client)->n_held, 0);
+	rig_gate_open(rig);
+	rig_wait(client, rig->results, 0);
+	rig_wait(client, rig->results, 1);
+	assert_pool_empties(client);
+}
+
 static void test_index_of_a_held_entry_is_in_flight(void **state)
 {
 	struct rig *rig = *state;
@@ -367,6 +399,7 @@ int main(void)
 		PAYLOADS_TEST(test_payloads_go_back_however_their_requests_end),
 		PAYLOADS_TEST(test_cancel_reaches_running_and_held_requests_past_held_entries),
 		PAYLOADS_TEST(test_deadline_of_a_held_entry_counts_from_its_submission),
+		PAYLOADS_TEST(test_deadlines_end_held_entries_where_they_are),
 		PAYLOADS_TEST(test_index_of_a_held_entry_is_in_flight),
 		PAYLOADS_TEST(test_session_that_ends_leaves_no_payload),
 		PAYLOADS_TEST(test_sessions_do_not_share_a_pool),

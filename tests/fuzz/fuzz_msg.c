@@ -90,14 +90,15 @@ static void fuzz_generate(const uint8_t *data, size_t size)
 	claim_sampling(&msg.sampling);
 	claim_mask(&msg.mask, MIMEO_MASK_DOCUMENTS);
 	CLAIM(msg.draft_tokens <= MIMEO_DRAFT_MAX || msg.draft_tokens == MIMEO_DRAFT_NONE);
-	CLAIM(msg.n_tokens > 0 && msg.max_tokens > 0 && msg.n_stop <= MIMEO_STOP_MAX);
+	CLAIM(msg.n_tokens > 0 && msg.n_stop <= MIMEO_STOP_MAX);
 	for (uint32_t i = 0; i < msg.n_stop; i++)
 		CLAIM(msg.stop[i] >= 0);
 	int n = msg_generate_encode(&msg, bytes, sizeof(bytes));
 	CLAIM(n > 0);
 	CLAIM(msg_generate_decode(codec, bytes, (size_t)n, &again, &detail) == 0);
 	CLAIM(again.n_tokens == msg.n_tokens && again.n_stop == msg.n_stop);
-	CLAIM(again.draft_tokens == msg.draft_tokens);
+	CLAIM(again.draft_tokens == msg.draft_tokens && again.max_tokens == msg.max_tokens);
+	CLAIM(again.deadline_ms == msg.deadline_ms && again.first_token_ms == msg.first_token_ms);
 	CLAIM(memcmp(again.stop, msg.stop, sizeof(msg.stop)) == 0);
 }
 

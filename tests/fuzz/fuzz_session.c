@@ -322,6 +322,7 @@ static void generate(struct program *p, struct peer *peer)
 	msg.sampling = sampling_of(how & 8 ? operand(p, 1) : 0);
 	msg.mask = mask_of(p, how & 16 ? operand(p, 1) : 0);
 	msg.deadline_ms = how & 32 ? operand(p, 1) : 0;
+	msg.first_token_ms = how & 1 ? msg.deadline_ms : 0;
 	msg.n_stop = how & 64 ? 2 : 0;
 	if (how & 128)
 		msg.logits = place_of(p);

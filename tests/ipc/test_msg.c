@@ -48,6 +48,7 @@ static struct msg_generate full_generate(void)
 		.deadline_ms = 60000,
 		.mask = {.kind = MIMEO_MASK_WINDOW, .window = UINT32_MAX, .sinks = 4},
 		.draft_tokens = MIMEO_DRAFT_NONE,
+		.first_token_ms = UINT32_MAX,
 	};
 }
 
@@ -112,6 +113,7 @@ static void test_msg_generate_is_decoded_as_it_was_encoded(void **state)
 	assert_int_equal(got.flags, sent.flags);
 	assert_int_equal(got.deadline_ms, sent.deadline_ms);
 	assert_true(got.draft_tokens == sent.draft_tokens);
+	assert_true(got.first_token_ms == sent.first_token_ms);
 	assert_memory_equal(&got.mask, &sent.mask, sizeof(sent.mask));
 	check_sampling(&got.sampling, &sent.sampling);
 }
@@ -361,7 +363,7 @@ static void test_msg_fields_have_names(void **state)
 	assert_string_equal(msg_field_name(MSG_MAX_TOKENS), "max_tokens");
 	assert_string_equal(msg_field_name(MSG_PAGE_TOKENS), "page_tokens");
 	assert_string_equal(msg_field_name(0), "?");
-	for (unsigned i = MSG_MODEL; i <= MSG_DRAFT_TOKENS; i++)
+	for (unsigned i = MSG_MODEL; i <= MSG_FIRST_TOKEN_MS; i++)
 		assert_string_not_equal(msg_field_name(i), "?");
 	assert_string_equal(msg_field_name(MSG_MAX_BATCH_TOKENS), "max_batch_tokens");
 	for (unsigned kind = 0; kind <= MIMEO_MASK_TREE; kind++)

@@ -376,6 +376,7 @@ static bool answer_generate(struct fake *fake, const struct ring_sqe *sqe)
 	if (refuse(fake, sqe, vocab_of(fake, generate.model)))
 		return true;
 	fake->draft_tokens = generate.draft_tokens;
+	fake->first_token_ms = generate.first_token_ms;
 	uint32_t length = length_of(fake, sqe, &generate, &finish);
 	fake_write(fake, sqe, length);
 	cqe.n_prompt = generate.n_tokens;

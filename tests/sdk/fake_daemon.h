@@ -68,7 +68,7 @@ struct fake {
 	struct msg_hello hello;
 	struct msg_codec *codec;
 	_Atomic bool quit;
-	uint32_t draft_tokens; /* of the last generate request that was answered */
+	uint32_t draft_tokens, first_token_ms; /* of the last generate request that was answered */
 	_Atomic uint32_t n_rings; /* doorbells rung for the client */
 };
 

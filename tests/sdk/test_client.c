@@ -446,6 +446,16 @@ static void test_message_about_a_mask_names_field_value_limit_and_remedy(void **
 		"mask_sinks is 4294967295, and a mask of kind prefix has none");
 }
 
+static void test_message_about_a_deadline_names_which_it_was(void **state)
+{
+	assert_message(MIMEO_E_DEADLINE, RING_DETAIL_DEADLINE, (int32_t[4]){MSG_DEADLINE_MS, 1500},
+		"deadline_ms: the request had not ended 1500 ms after its submission");
+	assert_message(MIMEO_E_DEADLINE, RING_DETAIL_DEADLINE, (int32_t[4]){MSG_FIRST_TOKEN_MS, 300},
+		"first_token_ms: no token came within 300 ms of the submission");
+	assert_message(MIMEO_E_DEADLINE, RING_DETAIL_DEADLINE, (int32_t[4]){MSG_FIRST_TOKEN_MS, INT32_MAX},
+		"first_token_ms: no token came within at least 2147483647 ms of the submission");
+}
+
 static void test_message_without_detail_is_the_statuss_sentence(void **state)
 {
 	struct mimeo_event event = {.status = MIMEO_E_CANCELLED};
@@ -455,7 +465,7 @@ static void test_message_without_detail_is_the_statuss_sentence(void **state)
 		mimeo_event_message(&event, text, sizeof(text));
 		bool sentence = strcmp(text, mimeo_strerror(event.status)) == 0;
 		assert_int_equal(sentence, event.detail == RING_DETAIL_NONE ||
-			event.detail > RING_DETAIL_MASK_TOKENS);
+			event.detail > RING_DETAIL_DEADLINE);
 	}
 }
 
@@ -482,6 +492,7 @@ int main(void)
 		cmocka_unit_test(test_every_status_has_a_name_and_a_sentence),
 		cmocka_unit_test(test_message_names_the_offending_value),
 		cmocka_unit_test(test_message_about_a_mask_names_field_value_limit_and_remedy),
+		cmocka_unit_test(test_message_about_a_deadline_names_which_it_was),
 		cmocka_unit_test(test_message_without_detail_is_the_statuss_sentence),
 	};
 

@@ -17,7 +17,7 @@ struct outcome {
 	int status;
 	char out[4096], err[1024];
 	size_t out_bytes;
-	uint32_t draft_tokens; /* of the request that was answered */
+	uint32_t draft_tokens, first_token_ms; /* of the request that was answered */
 };
 
 static size_t slurp(const char *path, void *buffer, size_t size)
@@ -78,6 +78,7 @@ static struct outcome run_logits(const struct fake_script *script, const char *a
 		*ret_logits_bytes = slurp(path, ret_logits, 4096);
 	fake_deinit(&fake);
 	outcome.draft_tokens = fake.draft_tokens;
+	outcome.first_token_ms = fake.first_token_ms;
 	return outcome;
 }
 
@@ -189,6 +190,12 @@ static void test_limit_of_speculation_is_the_requests(void **state)
 	}
 }
 
+static void test_deadline_of_the_first_token_is_the_requests(void **state)
+{
+	assert_int_equal(run(ASK).first_token_ms, 0);
+	assert_int_equal(run(ASK " --first-token 1.5").first_token_ms, 1500);
+}
+
 static void test_default_limit_is_128_or_what_the_sequence_can_hold(void **state)
 {
 	char tokens[2200] = "--model count --ignore-eos --tokens 1";
@@ -227,6 +234,7 @@ static void test_wrong_usage_exits_2_with_one_line(void **state)
 		"--model m --tokens 1 --sampling model --top-k 3", "--model m --tokens 1 --bogus",
 		"--model m --tokens 1 --stop 1,2,3,4,5,6,7,8,9", "--model m --tokens 1 extra",
 		"--model m --tokens 1 --model", "--model m --tokens 1 --timeout 0",
+		"--model m --tokens 1 --first-token 0",
 		"--model m --tokens 1 --draft-tokens 0", "--model m --tokens 1 --draft-tokens 9",
 		"--model m --tokens 1 --draft-tokens all",
 		"--model m --tokens 1 --logits /no/such/folder/file"};
@@ -377,6 +385,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_answers),
 		cmocka_unit_test(test_limit_of_speculation_is_the_requests),
+		cmocka_unit_test(test_deadline_of_the_first_token_is_the_requests),
 		cmocka_unit_test(test_default_limit_is_128_or_what_the_sequence_can_hold),
 		cmocka_unit_test(test_logits_file_is_raw_floats_of_the_vocabulary),
 		cmocka_unit_test(test_wrong_usage_exits_2_with_one_line),

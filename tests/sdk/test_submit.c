@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "ipc/clock.h"
 #include "tests/sdk/session.h"
 
 static struct mimeo_generate small_generate(void)
@@ -39,6 +40,7 @@ static void test_generate_arrives_as_it_was_prepared(void **state)
 	generate.n_stop = 2;
 	generate.flags = MIMEO_GENERATE_IGNORE_EOS;
 	generate.deadline_ms = 1500;
+	generate.first_token_ms = 300;
 	generate.sampling.temperature = 0.75f;
 	generate.sampling.top_k = 9;
 	generate.sampling.seed = UINT64_MAX;
@@ -60,12 +62,37 @@ static void test_generate_arrives_as_it_was_prepared(void **state)
 	assert_int_equal(msg.stop[1], 71);
 	assert_int_equal(msg.flags, MIMEO_GENERATE_IGNORE_EOS);
 	assert_int_equal(msg.deadline_ms, 1500);
+	assert_int_equal(msg.first_token_ms, 300);
 	assert_true(msg.sampling.temperature == 0.75f);
 	assert_int_equal(msg.sampling.top_k, 9);
 	assert_int_equal(msg.sampling.seed, UINT64_MAX);
 	const int32_t *tokens = region_at(&s->fake.region, sqe.payload_offset, sqe.payload_length);
 	assert_int_equal(sqe.payload_length, 12);
 	assert_memory_equal(tokens, generate.tokens, 12);
+}
+
+/* Of the submission, and not of the preparation; without a deadline the clock is not read. */
+static void test_request_with_a_deadline_carries_the_time_of_its_submission(void **state)
+{
+	struct session *s = *state;
+	struct mimeo_generate generate = small_generate();
+	uint64_t before, after;
+
+	assert_int_equal(mimeo_request_prep_generate(mimeo_request_get(s->m), &generate), 0);
+	generate.deadline_ms = 1500;
+	assert_int_equal(mimeo_request_prep_generate(mimeo_request_get(s->m), &generate), 0);
+	generate.deadline_ms = 0;
+	generate.first_token_ms = 1;
+	assert_int_equal(mimeo_request_prep_generate(mimeo_request_get(s->m), &generate), 0);
+	before = clock_ns();
+	assert_int_equal(mimeo_submit(s->m), 3);
+	after = clock_ns();
+	assert_int_equal(session_pop(s).submitted_ns, 0);
+	for (int i = 0; i < 2; i++) {
+		struct ring_sqe sqe = session_pop(s);
+
+		assert_in_range(sqe.submitted_ns, before, after);
+	}
 }
 
 /* Space for as many tokens as the model's sequences have behind the prompt. */
@@ -402,6 +429,7 @@ static void test_generate_refuses_values_that_the_daemon_refuses(void **state)
 	REFUSES(MIMEO_E_INVALID, "logits.reserved is 1", generate.logits.reserved = 1);
 	REFUSES(MIMEO_E_INVALID, "logits.offset is 32 and must be a multiple of 64", generate.flags = MIMEO_GENERATE_PROMPT_LOGITS;
 		generate.logits.buffer = 1; generate.logits.offset = 32);
+	REFUSES(MIMEO_E_INVALID, "reserved is 7 and must be 0", generate.reserved = 7);
 	REFUSES(MIMEO_E_INVALID, "draft_tokens is 9", generate.draft_tokens = MIMEO_DRAFT_MAX + 1);
 	REFUSES(MIMEO_E_INVALID, "draft_tokens is 4294967294", generate.draft_tokens = MIMEO_DRAFT_NONE - 1);
 	REFUSES(MIMEO_E_INVALID, "temperature is -1", generate.sampling.temperature = -1);
@@ -531,6 +559,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		session_test(test_generate_arrives_as_it_was_prepared),
+		session_test(test_request_with_a_deadline_carries_the_time_of_its_submission),
 		session_test(test_generate_without_a_limit_has_space_for_the_longest_output),
 		session_test(test_masks_arrive_as_they_were_prepared),
 		session_test(test_limits_of_speculation_arrive_as_they_were_prepared),

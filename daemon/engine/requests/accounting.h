@@ -33,7 +33,8 @@ struct accounting {
 	bool draining, lost;
 	uint64_t pass; /* admission passes */
 	uint64_t n_submitted;         /* the order of the last request */
-	uint32_t n_requests, n_deadlines;
+	uint32_t n_requests;
+	uint32_t n_deadlines;         /* of requests and held entries */
 	uint64_t next_deadline_ns;    /* none is earlier */
 	uint64_t launched, completed; /* steps of all models; they complete in order */
 };

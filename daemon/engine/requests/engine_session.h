@@ -14,7 +14,7 @@ struct held_entry {
 	struct held_entry *prev, *next; /* in order of submission */
 	bool held;
 	struct ring_sqe sqe;
-	uint64_t since_ns; /* CLOCK_MONOTONIC; its deadline counts from then */
+	struct deadlines deadlines;
 };
 
 struct engine_session {
@@ -41,7 +41,6 @@ struct engine_session {
 	struct held_entry *entries; /* [n_requests] by request index */
 	struct held_entry *held;    /* those held, in order: the first waits for space in the pool */
 	uint32_t n_held;
-	uint64_t held_since_ns; /* of the held entry that intake looks at; 0: none */
 	void *memory;
 	size_t memory_bytes;
 };

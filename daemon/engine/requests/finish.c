@@ -5,6 +5,7 @@
 #include <utlist.h>
 
 #include "daemon/engine/requests/completion.h"
+#include "daemon/engine/requests/held.h"
 #include "daemon/engine/requests/place.h"
 #include "ipc/clock.h"
 
@@ -100,11 +101,7 @@ void finish_request(struct request *request, int status, unsigned finish,
 		engine_session_wait_remove(session, request);
 	else
 		finish_stop_sequences(request);
-	if (request->deadline_ns) {
-		assert(accounting->n_deadlines > 0);
-		accounting->n_deadlines--;
-	}
-	request->deadline_ns = 0;
+	deadline_drop(accounting, &request->deadlines);
 	request->end.status = status;
 	request->end.finish = finish;
 	request->end.detail = detail ? *detail : (struct msg_detail){0};
@@ -140,23 +137,32 @@ void finish_all(struct accounting *accounting, int status)
 		finish_session_requests(accounting->sessions[i], status);
 }
 
-/* Ends the session's overdue requests; *next: the earliest deadline of the others. */
+/* Ends the session's overdue requests and held entries; *next: the earliest deadline of the others. */
 static bool finish_overdue_of(struct engine_session *session, uint64_t now, uint64_t *next)
 {
+	struct held_entry *entry, *after;
 	bool any = false;
 
+	DL_FOREACH_SAFE (session->held, entry, after) {
+		struct msg_detail detail = deadline_detail(&entry->deadlines);
+		uint64_t at = deadline_next(&entry->deadlines);
+
+		if (at <= now)
+			held_end(session, entry, MIMEO_E_DEADLINE, &detail);
+		else
+			*next = at < *next ? at : *next;
+		any |= at <= now;
+	}
 	for (uint32_t i = 0; i < session->n_requests; i++) {
 		struct request *request = &session->requests[i];
+		struct msg_detail detail = deadline_detail(&request->deadlines);
+		uint64_t at = deadline_next(&request->deadlines);
 
-		if (request->state == REQUEST_FREE || !request->deadline_ns)
-			continue;
-		if (request->deadline_ns > now) {
-			*next = request->deadline_ns < *next ? request->deadline_ns : *next;
-			continue;
-		}
-		finish_request(request, MIMEO_E_DEADLINE,
-			finish_reason(request, MIMEO_E_DEADLINE), NULL);
-		any = true;
+		if (at <= now)
+			finish_request(request, MIMEO_E_DEADLINE, finish_reason(request, MIMEO_E_DEADLINE), &detail);
+		else
+			*next = at < *next ? at : *next;
+		any |= at <= now;
 	}
 	return any;
 }
@@ -182,6 +188,8 @@ void finish_session(struct engine_session *session)
 	assert(!session->detached && !session->source);
 	session->detached = true;
 	finish_session_requests(session, MIMEO_E_GONE);
+	while (session->held)
+		held_remove(session, session->held);
 	assert(!session->n_in_flight && !session->n_waiting && !session->waiting);
 	assert(!session->payloads.used);
 	place_forget_buffers(session);

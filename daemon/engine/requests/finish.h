@@ -14,7 +14,7 @@ void finish_request(struct request *request, int status, unsigned finish,
 void finish_ended_steps(struct accounting *accounting);
 /* End the requests of all sessions. */
 void finish_all(struct accounting *accounting, int status);
-/* End what is past its deadline. True if anything was. */
+/* End the requests and held entries that are past a deadline. True if any was. */
 bool finish_overdue(struct accounting *accounting);
 /* End the session's requests without completions, and let its sequences go. */
 void finish_session(struct engine_session *session);

@@ -13,7 +13,6 @@
 
 #include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/place.h"
-#include "ipc/clock.h"
 
 /* Returns the status. */
 static int intake_refuse(struct refusal *refusal, int status, struct msg_detail detail)
@@ -181,14 +180,6 @@ static void intake_sampling(struct request *request, const struct mimeo_sampling
 	request->sampling.seed = m->flags & MIMEO_SAMPLING_SEEDED ? m->seed : intake_seed(accounting);
 }
 
-static void intake_deadline(struct request *request, uint32_t deadline_ms)
-{
-	const uint64_t held_ns = request->session->held_since_ns;
-
-	if (deadline_ms)
-		request->deadline_ns = (held_ns ? held_ns : clock_ns()) + (uint64_t)deadline_ms * 1000000;
-}
-
 static void intake_drafts(struct request *request, uint32_t wanted)
 {
 	uint32_t n = request->runner->options.n_drafts;
@@ -330,7 +321,8 @@ static int intake_generate(struct request *request, const struct ring_sqe *sqe, 
 		request->mask_words = (const uint8_t *)(tokens + msg.n_tokens);
 	intake_drafts(request, msg.draft_tokens);
 	intake_sampling(request, &msg.sampling);
-	intake_deadline(request, msg.deadline_ms);
+	deadline_begin(request->session->accounting, &request->deadlines, sqe->submitted_ns, msg.deadline_ms,
+		msg.first_token_ms);
 	return intake_mask(request, &msg.mask, refusal);
 }
 
@@ -417,7 +409,7 @@ static int intake_step(struct request *request, const struct ring_sqe *sqe, stru
 		return refusal->status;
 	request->n_rows = request->n_rows_left = request->n_rows_unlaunched = msg.n_rows;
 	intake_sampling(request, &msg.sampling);
-	intake_deadline(request, msg.deadline_ms);
+	deadline_begin(accounting, &request->deadlines, sqe->submitted_ns, msg.deadline_ms, 0);
 	return intake_mask(request, &msg.mask, refusal);
 }
 
@@ -477,11 +469,8 @@ int intake_request(struct engine_session *session, const struct ring_sqe *sqe, s
 	if (rc) {
 		place_drop_all(request);
 		payload_release(&session->payloads, &request->payload);
+		deadline_drop(accounting, &request->deadlines);
 		return rc;
-	}
-	if (request->deadline_ns) {
-		if (!accounting->n_deadlines++ || request->deadline_ns < accounting->next_deadline_ns)
-			accounting->next_deadline_ns = request->deadline_ns;
 	}
 	if (!session->n_in_flight++)
 		share_begin(accounting, session);
@@ -490,4 +479,24 @@ int intake_request(struct engine_session *session, const struct ring_sqe *sqe, s
 	atomic_fetch_add_explicit(&session->port->n_requests, 1, memory_order_relaxed);
 	engine_session_wait_push(session, request);
 	return 0;
+}
+
+void intake_deadlines(struct engine_session *session, const struct ring_sqe *sqe, struct deadlines *ret)
+{
+	struct accounting *accounting = session->accounting;
+	uint8_t header[MSG_HEADER_MAX];
+	struct msg_generate generate = {0};
+	struct msg_step step = {0};
+	struct refusal refusal;
+
+	*ret = (struct deadlines){0};
+	if ((sqe->op != RING_OP_GENERATE && sqe->op != RING_OP_STEP) ||
+		intake_copy_header(session, sqe, header, &refusal))
+		return;
+	if (sqe->op == RING_OP_GENERATE)
+		msg_generate_decode(accounting->codec, header, sqe->header_length, &generate, &refusal.detail);
+	else
+		msg_step_decode(accounting->codec, header, sqe->header_length, &step, &refusal.detail);
+	deadline_begin(accounting, ret, sqe->submitted_ns,
+		sqe->op == RING_OP_GENERATE ? generate.deadline_ms : step.deadline_ms, generate.first_token_ms);
 }

@@ -16,6 +16,7 @@
 
 #include <mimeo/types.h>
 
+#include "daemon/engine/requests/deadline.h"
 #include "daemon/engine/requests/payload.h"
 #include "ipc/msg.h"
 #include "kernels/ops.h"
@@ -53,7 +54,7 @@ struct request {
 	struct mimeo_mask mask;
 	struct payload payload;    /* its copy, checked at intake and not afterwards */
 	const uint8_t *mask_words; /* in it: uint64 [tokens of all rows]; NULL: none */
-	uint64_t deadline_ns;      /* CLOCK_MONOTONIC; 0: none */
+	struct deadlines deadlines;
 	uint64_t order;            /* of submission, over all sessions; from 1 */
 	uint32_t n_passed;         /* requests submitted later that started while it was the model's misfit */
 	bool started;              /* it has run: a preempted request waits with tokens in its sequence */

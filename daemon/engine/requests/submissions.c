@@ -1,44 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/engine/requests/submissions.h"
 
-#include <assert.h>
-#include <utlist.h>
-
 #include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/finish.h"
+#include "daemon/engine/requests/held.h"
 #include "daemon/engine/requests/intake.h"
-#include "ipc/clock.h"
-
-static void submissions_hold(struct engine_session *session, const struct ring_sqe *sqe)
-{
-	struct held_entry *entry = &session->entries[sqe->request];
-
-	assert(!entry->held && session->n_held < session->n_requests);
-	*entry = (struct held_entry){.held = true, .sqe = *sqe, .since_ns = clock_ns()};
-	DL_APPEND(session->held, entry);
-	session->n_held++;
-}
-
-static void submissions_unhold(struct engine_session *session, struct held_entry *entry)
-{
-	assert(entry->held && session->n_held > 0);
-	entry->held = false;
-	DL_DELETE(session->held, entry);
-	session->n_held--;
-}
 
 static bool submissions_cancel_held(struct engine_session *session, const struct ring_sqe *sqe)
 {
 	struct held_entry *entry = &session->entries[sqe->argument];
-	const struct request cancelled = {.session = session, .state = REQUEST_WAITING, .index = entry->sqe.request,
-		.generation = entry->sqe.generation, .user_data = entry->sqe.user_data, .op = entry->sqe.op};
 
 	if (!entry->held || entry->sqe.generation != sqe->generation2)
 		return false;
-	submissions_unhold(session, entry);
-	completion_final(&cancelled, MIMEO_E_CANCELLED, cancelled.op == RING_OP_GENERATE ?
-		MIMEO_FINISH_CANCELLED : MIMEO_FINISH_NONE, NULL);
-	counter_add(&session->accounting->stats->n_cancelled, 1);
+	held_end(session, entry, MIMEO_E_CANCELLED, NULL);
 	return true;
 }
 
@@ -95,14 +69,10 @@ static bool submissions_held(struct engine_session *session)
 
 	while (session->n_held) {
 		struct held_entry *first = session->held;
-		bool taken;
 
-		session->held_since_ns = first->since_ns;
-		taken = submissions_entry(session, &first->sqe);
-		session->held_since_ns = 0;
-		if (!taken)
+		if (!submissions_entry(session, &first->sqe))
 			break;
-		submissions_unhold(session, first);
+		held_remove(session, first);
 		worked = true;
 	}
 	return worked;
@@ -114,17 +84,21 @@ static bool submissions_is_in_flight(const struct engine_session *session, uint3
 		session->entries[index].held;
 }
 
-static void submissions_accept(struct engine_session *session, const struct ring_sqe *sqe)
+static void submissions_accept(struct engine_session *session, struct ring_sqe *sqe)
 {
 	const bool waits = session->n_held && sqe->op != RING_OP_CANCEL && sqe->op != RING_OP_NOP;
+	struct deadlines deadlines;
 
 	if (submissions_is_in_flight(session, sqe->request)) {
 		engine_session_fail(session, "submission ring: a request index that is out of range or in flight");
 		return;
 	}
+	if (sqe->op == RING_OP_GENERATE || sqe->op == RING_OP_STEP)
+		sqe->submitted_ns = deadline_submitted(sqe->submitted_ns);
 	if (!waits && submissions_entry(session, sqe))
 		return;
-	submissions_hold(session, sqe);
+	intake_deadlines(session, sqe, &deadlines);
+	held_push(session, sqe, &deadlines);
 }
 
 bool submissions_take(struct engine_session *session)

@@ -7,8 +7,8 @@
  *
  * If the pool has no space for a payload, its entry and those behind it are held, in order, as long as a
  * request of the session runs or admission is pending; else the entry is refused with NO_MEMORY. A payload
- * larger than the pool is refused with TOO_LONG. Cancels are never held, and reach held entries, too. At
- * most as many entries are held as a session may have requests in flight.
+ * larger than the pool is refused with TOO_LONG. Cancels are never held; they and deadlines reach held
+ * entries, too. At most as many entries are held as a session may have requests in flight.
  *
  * Hot path: no allocation, no lock, no system call.
  */

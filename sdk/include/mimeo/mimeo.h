@@ -191,17 +191,19 @@ struct mimeo_generate {
 	const int32_t *stop;            /* [n_stop] further ids that end the output; copied */
 	uint32_t n_stop;                /* 0 ... MIMEO_STOP_MAX */
 	uint32_t flags;                 /* MIMEO_GENERATE_... */
-	uint32_t deadline_ms;           /* from submission; 0: none */
+	uint32_t deadline_ms;           /* from submission to the end; 0: none */
 	uint32_t draft_tokens;          /* draft tokens in a step, if the model has a draft model: 0: as
 	                                   many as the daemon is configured for, 1 ... MIMEO_DRAFT_MAX:
 	                                   at most so many, or MIMEO_DRAFT_NONE */
 	struct mimeo_place logits;      /* where PROMPT_LOGITS go; buffer 0: into the event */
 	struct mimeo_mask mask;         /* all zero: the model's, usually causal */
+	uint32_t first_token_ms;        /* deadline of the first token, from submission; 0: none */
+	uint32_t reserved;              /* 0 */
 };
 
 #define MIMEO_GENERATE_INIT                                                                        \
 	{sizeof(struct mimeo_generate), 0, 0, NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0}, NULL, 0, 0, 0, 0, \
-		{0, 0, 0}, {0, 0, 0, 0, NULL}}
+		{0, 0, 0}, {0, 0, 0, 0, NULL}, 0, 0}
 
 struct mimeo_step_row {
 	uint32_t sequence;     /* an open sequence of the step's model; once per step */
