@@ -74,6 +74,7 @@ struct device_info {
 	uint64_t total_bytes, free_bytes; /* device memory; cpu: what the machine has available */
 	enum dtype activation_dtype, kv_dtype;
 	uint64_t export_granularity; /* bytes that are exported are multiples of it */
+	bool invariant; /* op_gemm.invariant is supported, for rows and columns of multiples of 8 */
 };
 
 struct graph_info {

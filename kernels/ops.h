@@ -194,7 +194,8 @@ struct op_add_rms_norm { /* residual += x; out = norm(residual) */
 	float eps;
 };
 
-/* y = x W^T (+ bias). The cpu device's result of a row does not depend on n_rows; CUDA's may. */
+/* y = x W^T (+ bias). `invariant`: a row's result does not depend on n_rows. The cpu device's never does;
+ * CUDA's may, and its invariant product is slower: see device_info.invariant. */
 struct op_gemm {
 	const void *x;      /* [n_rows, w.cols] act */
 	struct weight w;    /* [out, in] */
@@ -202,6 +203,7 @@ struct op_gemm {
 	void *y;            /* [n_rows, w.rows] y_dtype */
 	enum dtype y_dtype; /* act or F32 */
 	uint32_t n_rows;
+	bool invariant;
 };
 
 /* y = silu(x Wg^T + bg) * (x Wu^T + bu): a gemm and a silu_mul, in one launch where the device can;
@@ -213,6 +215,7 @@ struct op_gated_gemm {
 	void *gate_up;      /* [n_rows, w.rows] act, scratch */
 	void *y;            /* [n_rows, w.rows / 2] act */
 	uint32_t n_rows;
+	bool invariant; /* as in op_gemm */
 };
 
 /* Optional per-head RMSNorm of q and k, rotation of q and k (pairs i, i + head_dim / 2), write of k

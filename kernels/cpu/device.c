@@ -90,6 +90,7 @@ static int cpu_device_info(struct device *base, struct device_info *ret)
 		.activation_dtype = DTYPE_F32,
 		.kv_dtype = DTYPE_F32,
 		.export_granularity = (uint64_t)sysconf(_SC_PAGESIZE),
+		.invariant = true,
 	};
 	int rc = cpu_device_status(base);
 

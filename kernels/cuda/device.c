@@ -75,6 +75,9 @@ static int cuda_device_info(struct device *base, struct device_info *ret)
 		.activation_dtype = DTYPE_BF16,
 		.kv_dtype = DTYPE_BF16,
 		.export_granularity = device->granularity,
+#ifdef MIMEO_CUDA_SM90A
+		.invariant = device->limits.arch == 90,
+#endif
 	};
 	size_t free_bytes = 0, total_bytes = 0;
 	int rc = cuda_status(device);

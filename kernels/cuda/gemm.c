@@ -8,6 +8,7 @@
  *	17 to 64   wide.cu (9.0 alone, in builds for 90a), skinny.cu up to 32 if x fits beside its ring,
  *	           cuBLASLt
  *	more       cuBLASLt, which uses 32 MiB of the stream's scratch
+ *	any, where the op is invariant: wide.cu, 64 rows a launch
  *
  * A gated_gemm of up to 64 rows (16 without wide.cu) is one launch of ours, not timed against
  * cuBLASLt's; beyond, a gemm and a silu_mul. A result is deterministic per shape class and process;
@@ -170,7 +171,7 @@ static int gemm_run_planned(struct gemm_product *p)
 	if (rc)
 		return rc;
 	rc = gemm_run_plan(p, &key);
-	if (p->gated || (rc != -ENOTSUP && rc != DEVICE_E_INVALID))
+	if (p->gated || key.invariant || (rc != -ENOTSUP && rc != DEVICE_E_INVALID))
 		return rc;
 	/* a kernel of the class need not support this number of rows */
 	rc = gemm_library_ways(p, key.alignment, 1, &way, &n);
@@ -226,7 +227,7 @@ static bool gemm_gated_in_one(struct stream *stream, const struct op_gemm *a)
 int cuda_gated_gemm(struct stream *stream, const struct op_gated_gemm *a)
 {
 	struct op_gemm gemm = {.x = a->x, .w = a->w, .bias = a->bias, .y = a->y,
-		.y_dtype = DTYPE_BF16, .n_rows = a->n_rows};
+		.y_dtype = DTYPE_BF16, .n_rows = a->n_rows, .invariant = a->invariant};
 	const struct op_silu_mul silu_mul = {.gate_up = a->gate_up, .out = a->y,
 		.n_rows = a->n_rows, .cols = a->w.rows / 2};
 	struct gemm_product product = {.args = &gemm, .gated = true, .stream = stream};
@@ -237,8 +238,8 @@ int cuda_gated_gemm(struct stream *stream, const struct op_gated_gemm *a)
 	rc = gemm_begin(stream, &gemm, &product.workspace);
 	if (rc)
 		return rc;
-	if (stream->device->gemm->choice != CUDA_GEMM_LIBRARY &&
-		gemm_gated_in_one(stream, &gemm))
+	if (a->invariant || (stream->device->gemm->choice != CUDA_GEMM_LIBRARY &&
+				    gemm_gated_in_one(stream, &gemm)))
 		return gemm_queue(&product);
 	gemm.y = a->gate_up;
 	product.gated = false;

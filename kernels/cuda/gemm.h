@@ -25,7 +25,7 @@
 
 /* A way to do a product: one of ours, or cuBLASLt's. */
 struct gemm_way {
-	enum { WAY_LIBRARY, WAY_SKINNY, WAY_WIDE } kind;
+	enum { WAY_LIBRARY, WAY_SKINNY, WAY_WIDE, WAY_INVARIANT } kind;
 	uint8_t variant;
 	cublasLtMatmulAlgo_t algo;
 };
@@ -34,7 +34,7 @@ struct gemm_way {
 struct gemm_key {
 	uint32_t rows, n, k;
 	uint8_t alignment; /* bytes, of all operands: 2 ... 16 */
-	bool f32, bias, gated;
+	bool f32, bias, gated, invariant;
 	bool used;
 };
 
@@ -71,6 +71,8 @@ struct gemm_product {
 int gemm_product_init(struct gemm_product *p);
 /* Put it on its stream. -ENOTSUP, DEVICE_E_INVALID: not in this way. */
 int gemm_product_run(struct gemm_product *p, const struct gemm_way *way);
+/* The way of an invariant product; -ENOTSUP: there is none. */
+int gemm_invariant_way(const struct gemm_product *p, struct gemm_way *ret);
 /* Our ways to do it, the likeliest first; how many. */
 int gemm_own_ways(const struct gemm_product *p, struct gemm_way ret[GEMM_OWN_WAYS]);
 /* cuBLASLt's, as its heuristic ranks them, into ret[max], GEMM_LIBRARY_WAYS at most; *ret_n is 1 at

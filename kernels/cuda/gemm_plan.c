@@ -7,7 +7,7 @@
  * operands at hand, with a cold L2, because a decode step returns to a matrix after all others. The
  * choice stays for the life of the device, so that equal shapes give equal bits. After lock and in
  * a capture nothing can be timed: the plan of a new class is then our first kernel, or the
- * heuristic's first.
+ * heuristic's first. Invariant products are one class for all numbers of rows, and are not timed.
  */
 
 #include "kernels/cuda/gemm.h"
@@ -130,13 +130,14 @@ struct gemm_key gemm_key_of(const struct gemm_product *p)
 	const struct op_gemm *a = p->args;
 
 	return (struct gemm_key){
-		.rows = gemm_plan_rows_class(a->n_rows),
+		.rows = a->invariant ? 0 : gemm_plan_rows_class(a->n_rows),
 		.n = a->w.rows,
 		.k = a->w.cols,
 		.alignment = gemm_plan_alignment(a),
 		.f32 = a->y_dtype == DTYPE_F32,
 		.bias = a->bias.data != NULL,
 		.gated = p->gated,
+		.invariant = a->invariant,
 		.used = true,
 	};
 }
@@ -156,7 +157,8 @@ static struct gemm_plan *gemm_plan_find(struct gemm *gemm, const struct gemm_key
 			(plan->key.rows == key->rows && plan->key.n == key->n &&
 				plan->key.k == key->k && plan->key.alignment == key->alignment &&
 				plan->key.f32 == key->f32 && plan->key.bias == key->bias &&
-				plan->key.gated == key->gated))
+				plan->key.gated == key->gated &&
+				plan->key.invariant == key->invariant))
 			return plan;
 	}
 }
@@ -188,8 +190,11 @@ static int gemm_plan_make(struct gemm_product *p, const struct gemm_key *key, st
 	const bool timed = !atomic_load_explicit(&device->locked, memory_order_acquire) &&
 			   !captures_any(&device->captures);
 	struct gemm_way candidates[GEMM_WAYS];
-	int n, best = 0, rc = gemm_plan_candidates(p, key, timed, candidates, &n);
+	int n, best = 0, rc;
 
+	if (key->invariant)
+		return gemm_invariant_way(p, ret);
+	rc = gemm_plan_candidates(p, key, timed, candidates, &n);
 	if (rc)
 		return rc;
 	assert(n > 0);

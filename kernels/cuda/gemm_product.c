@@ -76,8 +76,21 @@ static int gemm_product_launch_own(const struct gemm_product *p, const struct ge
 #ifdef MIMEO_CUDA_SM90A
 	if (way->kind == WAY_WIDE)
 		return wide_launch(p->stream, p->args, p->gated, way->variant);
+	if (way->kind == WAY_INVARIANT)
+		return wide_launch_invariant(p->stream, p->args, p->gated, way->variant);
 #endif
 	return skinny_launch(p->stream, p->args, way->variant);
+}
+
+int gemm_invariant_way(const struct gemm_product *p, struct gemm_way *ret)
+{
+	uint8_t variant = 0;
+
+#ifdef MIMEO_CUDA_SM90A
+	variant = wide_invariant_variant(p->stream, p->args, p->gated);
+#endif
+	*ret = (struct gemm_way){.kind = WAY_INVARIANT, .variant = variant};
+	return variant ? 0 : -ENOTSUP;
 }
 
 int gemm_own_ways(const struct gemm_product *p, struct gemm_way ret[GEMM_OWN_WAYS])

@@ -64,14 +64,20 @@ int wide_start(struct stream *stream)
 	return cuda_allow_shared(stream, "wide gemm's memory", all, N_KERNELS, BLOCK_BYTES);
 }
 
-bool wide_can(struct stream *stream, const struct op_gemm *a, bool gated)
+/* Whatever the number of rows is. */
+static bool wide_takes(struct stream *stream, const struct op_gemm *a, bool gated)
 {
-	if (!wide_able(stream) || a->n_rows < WIDE_ROWS_MIN || a->n_rows > WIDE_ROWS_MAX)
+	if (!wide_able(stream))
 		return false;
 	/* the copy engine needs rows of whole 16 bytes */
 	if (a->w.cols % 8 != 0 || (gated && (a->w.rows % 2 != 0 || a->y_dtype != DTYPE_BF16)))
 		return false;
 	return aligned(a->x) && aligned(a->w.data);
+}
+
+bool wide_can(struct stream *stream, const struct op_gemm *a, bool gated)
+{
+	return a->n_rows >= WIDE_ROWS_MIN && a->n_rows <= WIDE_ROWS_MAX && wide_takes(stream, a, gated);
 }
 
 static uint32_t wide_divided(uint32_t n, uint32_t by)
@@ -155,10 +161,11 @@ int wide_variants(struct stream *stream, const struct op_gemm *a, bool gated, ui
 	return n;
 }
 
-int wide_launch(struct stream *stream, const struct op_gemm *a, bool gated, uint8_t variant)
+static int wide_launch_kernel(struct stream *stream, const struct wide_instance *kernel, const struct op_gemm *a,
+	uint8_t variant)
 {
 	const uint32_t splits = wide_splits_of(variant), height = wide_height_of(variant);
-	const struct wide_instance *kernel = wide_kernel_for(a->n_rows, gated);
+	const bool gated = kernel->gated;
 	const uint32_t n_sms = cuda_limits(stream)->n_sms;
 	const uint32_t n_tiles =
 		wide_divided(wide_y_cols(a, gated), height * wide_cols_of_height(gated));
@@ -167,9 +174,6 @@ int wide_launch(struct stream *stream, const struct op_gemm *a, bool gated, uint
 	uint32_t n_stages;
 	int rc;
 
-	/* operands of one class of gemm_plan.c may be aligned otherwise */
-	if (!wide_can(stream, a, gated) || !kernel)
-		return -ENOTSUP;
 	rc = cuda_tensor_map(stream, a->w.data, a->w.rows, a->w.cols, height, &args.w);
 	if (rc)
 		return rc;
@@ -191,4 +195,40 @@ int wide_launch(struct stream *stream, const struct op_gemm *a, bool gated, uint
 		splits > 1 || n_tiles < n_sms ? n_tiles * splits : n_sms, THREADS, splits,
 		BLOCK_BYTES, params);
 	return 0;
+}
+
+int wide_launch(struct stream *stream, const struct op_gemm *a, bool gated, uint8_t variant)
+{
+	/* operands of one class of gemm_plan.c may be aligned otherwise */
+	if (!wide_can(stream, a, gated))
+		return -ENOTSUP;
+	return wide_launch_kernel(stream, wide_kernel_for(a->n_rows, gated), a, variant);
+}
+
+uint8_t wide_invariant_variant(struct stream *stream, const struct op_gemm *args, bool gated)
+{
+	uint8_t variants[WIDE_VARIANTS_MAX];
+	struct op_gemm a = *args;
+
+	a.n_rows = WIDE_ROWS_MAX;
+	return wide_variants(stream, &a, gated, variants) ? variants[0] : 0;
+}
+
+int wide_launch_invariant(struct stream *stream, const struct op_gemm *args, bool gated, uint8_t variant)
+{
+	const struct wide_instance *kernel = wide_kernel_for(WIDE_ROWS_MAX, gated);
+	const size_t y_bytes = wide_y_cols(args, gated) * dtype_bytes(args->y_dtype);
+	int rc = 0;
+
+	if (!wide_takes(stream, args, gated))
+		return -ENOTSUP;
+	for (uint32_t row = 0; !rc && row < args->n_rows; row += WIDE_ROWS_MAX) {
+		struct op_gemm a = *args;
+
+		a.x = (const uint8_t *)args->x + (size_t)row * args->w.cols * sizeof(uint16_t);
+		a.y = (uint8_t *)args->y + row * y_bytes;
+		a.n_rows = min(args->n_rows - row, WIDE_ROWS_MAX);
+		rc = wide_launch_kernel(stream, kernel, &a, variant);
+	}
+	return rc;
 }

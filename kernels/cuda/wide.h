@@ -30,6 +30,13 @@ bool wide_can(struct stream *stream, const struct op_gemm *args, bool gated);
 int wide_variants(struct stream *stream, const struct op_gemm *args, bool gated, uint8_t *ret);
 /* Between cuda_launch_begin and cuda_launch_end; -ENOTSUP for what it is no variant of. */
 int wide_launch(struct stream *stream, const struct op_gemm *args, bool gated, uint8_t variant);
+/*
+ * The product of any number of rows, WIDE_ROWS_MAX a launch, always by the kernel of that many rows: a row is
+ * a column of its tensor core products, so its sums depend on the variant alone, and the variant on W's shape.
+ * The variant, or 0: it cannot do this product.
+ */
+uint8_t wide_invariant_variant(struct stream *stream, const struct op_gemm *args, bool gated);
+int wide_launch_invariant(struct stream *stream, const struct op_gemm *args, bool gated, uint8_t variant);
 
 #endif
 

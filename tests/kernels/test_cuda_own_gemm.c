@@ -27,14 +27,14 @@ static double normal(uint64_t *state)
 
 struct shape_case {
 	uint32_t rows, n, k;
-	bool f32, bias, gated;
+	bool f32, bias, gated, invariant;
 };
 
 struct sample {
 	uint16_t *x, *w, *bias;
 	float *bias32;
 	uint8_t *memory; /* on the device: x, w, bias, gate_up, y */
-	size_t w_at, bias_at, gate_up_at, y_at, y_bytes;
+	size_t x_at, w_at, bias_at, gate_up_at, y_at, y_bytes;
 };
 
 static uint16_t *random_bf16(size_t n, double scale, uint64_t *state)
@@ -90,18 +90,20 @@ static int sample_queue(struct fixture *f, const struct shape_case *c, const str
 		.dtype = c->f32 ? DTYPE_F32 : DTYPE_BF16,
 		.rows = 1,
 		.cols = c->n};
-	const struct op_gemm gemm = {.x = s->memory,
+	const struct op_gemm gemm = {.x = s->memory + s->x_at,
 		.w = w,
 		.bias = bias,
 		.y = s->memory + s->y_at,
 		.y_dtype = bias.dtype,
-		.n_rows = c->rows};
-	const struct op_gated_gemm gated = {.x = s->memory,
+		.n_rows = c->rows,
+		.invariant = c->invariant};
+	const struct op_gated_gemm gated = {.x = s->memory + s->x_at,
 		.w = w,
 		.bias = bias,
 		.gate_up = s->memory + s->gate_up_at,
 		.y = s->memory + s->y_at,
-		.n_rows = c->rows};
+		.n_rows = c->rows,
+		.invariant = c->invariant};
 
 	return c->gated ? f->device->kernels->gated_gemm(f->stream, &gated)
 			: f->device->kernels->gemm(f->stream, &gemm);
@@ -280,6 +282,59 @@ static void test_what_none_of_ours_can_is_right(void **state)
 	check_shapes(*state, &(struct shapes){7, 6, rows, shapes, -1, 1, true});
 }
 
+/* Rows from `first` on by themselves have the bits that they have among all. */
+static void check_rows(struct fixture *f, struct shape_case c, struct sample s, const uint8_t *among_all,
+	uint32_t first, uint32_t n)
+{
+	const size_t row_bytes = s.y_bytes / c.rows;
+	uint8_t *alone = calloc(n, row_bytes);
+
+	assert_non_null(alone);
+	c.rows = n;
+	s.x_at = (size_t)first * c.k * 2;
+	assert_int_equal(sample_queue(f, &c, &s), 0);
+	assert_int_equal(f->ops->stream_sync(f->stream), 0);
+	assert_int_equal(f->ops->copy(f->device, alone, s.memory + s.y_at, n * row_bytes), 0);
+	if (memcmp(alone, among_all + first * row_bytes, n * row_bytes) != 0)
+		fail_msg("[%u, %u]%s%s: rows from %u on, %u of them, have other bits than among %u", c.n, c.k,
+			c.f32 ? " f32" : "", c.gated ? " gated" : "", first, n, (uint32_t)(s.y_bytes / row_bytes));
+	free(alone);
+}
+
+static void check_invariant(struct fixture *f, const uint32_t *shape, bool f32, bool gated, uint64_t *seed)
+{
+	static const uint32_t parts[][2] = {
+		{0, 1}, {7, 1}, {199, 1}, {3, 2}, {5, 16}, {60, 17}, {1, 31}, {33, 64}, {64, 65}, {70, 130}};
+	const struct shape_case c = {200, shape[0], shape[1], f32, .bias = !f32, gated, .invariant = true};
+	struct sample s = sample_new(f, &c, seed);
+	double *want = expected_new(&c, &s);
+	uint8_t *all = calloc(1, s.y_bytes);
+
+	assert_non_null(all);
+	check_sample(f, 0, &c, &s, want);
+	assert_int_equal(f->ops->copy(f->device, all, s.memory + s.y_at, s.y_bytes), 0);
+	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+		check_rows(f, c, s, all, parts[i][0], parts[i][1]);
+	free(all);
+	free(want);
+	sample_free(f, &s);
+}
+
+static void test_rows_of_an_invariant_product_have_the_same_bits_alone_and_among_others(void **state)
+{
+	static const uint32_t shapes[][2] = {{64, 64}, {96, 160}, {272, 2048}, {2048, 512}, {17600, 128}, {4096, 1024}};
+	struct fixture *f = *state;
+	struct device_info info;
+	uint64_t seed = 3;
+
+	assert_int_equal(f->ops->info(f->device, &info), 0);
+	for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]) && info.invariant; i++) {
+		check_invariant(f, shapes[i], false, false, &seed);
+		check_invariant(f, shapes[i], true, false, &seed);
+		check_invariant(f, shapes[i], false, true, &seed);
+	}
+}
+
 /* A hazard of overlap: each product reads what the one before wrote and writes what it read. */
 static void check_chain(struct fixture *f, uint32_t rows)
 {
@@ -341,6 +396,7 @@ int main(int argc, char **argv)
 		ON_DEVICE(test_each_variant_of_the_gated_gemm_is_right),
 		ON_DEVICE(test_each_variant_for_a_large_matrix_is_the_product),
 		ON_DEVICE(test_what_none_of_ours_can_is_right),
+		ON_DEVICE(test_rows_of_an_invariant_product_have_the_same_bits_alone_and_among_others),
 		cmocka_unit_test(
 			test_a_long_chain_of_each_variant_has_the_bits_of_one_run_serially),
 	};
