@@ -52,6 +52,8 @@ struct attention_config {
 	 * is not below it reads as the null page. 0: not known, only negative ids do. */
 	uint32_t n_kv_pages;
 	bool masks; /* not all rows are causal: only a backend with masks can serve */
+	/* A token's result may depend on its own keys alone, not on the batch: slower kernels. */
+	bool invariant;
 };
 
 enum attention_phase { ATTENTION_EAGER, ATTENTION_WARM_UP, ATTENTION_CAPTURE, ATTENTION_REPLAY };

@@ -4,10 +4,11 @@
  * Block masks for any model: every head size to FLEX_BF16_HEAD_DIM, every page size, every
  * alignment.
  *
- * Grid blocks of queries x heads, block four warps, which take one token after the other, and of
- * its list every fourth entry each: a lane has head_dim / 32 elements, a score is a sum over the
- * warp. Reads keys and values once a token and head, so it is slow; it exists so that no model is
- * refused. A token's result depends on its own row alone.
+ * Grid blocks of queries x heads, block 16 warps, which take one token after the other, and of its list
+ * the entries of every 16th block of keys each: a lane has head_dim / 32 elements, a score is a sum over the
+ * warp. Reads keys and values once a token and head, so it is slow. It exists so that no model is refused,
+ * and for deterministic models: a token's result depends on its own keys alone, not on the tokens that share
+ * its block, of whose keys the list consists, too.
  */
 
 #include "attention/flex/flex_views.cuh"
@@ -39,9 +40,11 @@ static __device__ void token_attend(
 	float q[PER], acc[PER] = {}, highest = -CUDART_INF_F, sum = 0.0f;
 
 	any_load(q, query, dim, a.scale, n > 0);
-	for (int32_t e = warp; e < n; e += WARPS) {
-		uint32_t from = FLEX_ENTRY_BLOCK(list[e]) * FLEX_TILE;
+	for (int32_t e = 0; e < n; e++) {
+		uint32_t block_of_keys = FLEX_ENTRY_BLOCK(list[e]), from = block_of_keys * FLEX_TILE;
 
+		if (block_of_keys % WARPS != (uint32_t)warp)
+			continue;
 		for (uint64_t seen = mask_view_bits(&view, from); seen; seen &= seen - 1) {
 			uint32_t position = from + (uint32_t)__ffsll((int64_t)seen) - 1;
 
@@ -53,7 +56,8 @@ static __device__ void token_attend(
 		(bf16 *)a.out + ((size_t)(block.first + token) * a.n_heads + head) * dim);
 }
 
-template <int PER> static __global__ void any_kernel(const __grid_constant__ flex_args a)
+template <int PER>
+static __global__ void __launch_bounds__(WARPS * 32) any_kernel(const __grid_constant__ flex_args a)
 {
 	slot_mask mask = {};
 	flex_block block;

@@ -3,9 +3,10 @@
 /*
  * Any model: every head size to PAGED_ANY_HEAD_DIM, every page size, every alignment, any batch.
  *
- * Grid tokens x heads, block four warps, which take every fourth key: a lane has head_dim / 32
+ * Grid tokens x heads, block 16 warps, which take every 16th key: a lane has head_dim / 32
  * elements, a score is a sum over the warp. Reads keys and values once a token and head, so it is
- * slow; it exists so that no model is refused. It finds its row by itself and needs no plan.
+ * slow. It exists so that no model is refused, and for deterministic models: a token's result depends on
+ * its own keys alone. It finds its row by itself and needs no plan.
  */
 
 #include "attention/paged/paged_any.cuh"
@@ -55,7 +56,8 @@ static __device__ const bf16 *key_at(const paged_args &a, const paged_keys &at, 
 					    ((size_t)a.n_kv_heads * a.head_dim);
 }
 
-template <int PER> static __global__ void any_kernel(const __grid_constant__ paged_args a)
+template <int PER>
+static __global__ void __launch_bounds__(WARPS * 32) any_kernel(const __grid_constant__ paged_args a)
 {
 	int warp = threadIdx.x / 32, dim = (int)a.head_dim;
 	uint32_t head = blockIdx.y, kv_head = head / (a.n_heads / a.n_kv_heads);

@@ -3,14 +3,15 @@
 #define MIMEO_ATTENTION_PAGED_ANY_CUH
 
 /*
- * The running softmax of one query by a block of four warps that share its keys out: a lane has
+ * The running softmax of one query by a block of warps that share its keys out by position: a lane has
  * elements lane, lane + 32, ... of the head, PER of them, and a score is a sum over its warp.
- * Scores are in powers of two (the query's scale times log2 e).
+ * Scores are in powers of two (the query's scale times log2 e). The order of all sums follows from the
+ * query's own keys: the result does not depend on other tokens and rows.
  */
 
 #include "attention/paged/paged_mma.cuh"
 
-#define WARPS 4
+#define WARPS 16
 
 /* A query times `scale` as a lane has it; zeros if there is nothing to see. */
 template <int PER>
@@ -51,7 +52,7 @@ static __device__ __forceinline__ void any_take(const bf16 *key, size_t to_value
 				 weight * __bfloat162float(key[to_value + i * 32 + lane]);
 }
 
-/* The four warps' sums, each relative to its own highest score, into the output; heads of
+/* The warps' sums, each relative to its own highest score, into the output; heads of
  * MAX_DIM at most. All threads of the block; a barrier has to follow before the next. */
 template <int PER, int MAX_DIM>
 static __device__ void any_merge(int dim, float (&acc)[PER], float highest, float sum, bf16 *out)

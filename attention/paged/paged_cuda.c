@@ -115,7 +115,7 @@ static bool paged_cuda_choose(struct paged_state *state, struct stream *stream)
 	const struct attention_config *c = &state->manager->config;
 	uint32_t shared = cuda_limits(stream)->shared_bytes_optin;
 
-	if (!variant_takes_pages(c->page_tokens, MIN_FAST_PAGE) ||
+	if (c->invariant || !variant_takes_pages(c->page_tokens, MIN_FAST_PAGE) ||
 		!paged_decode_variant(c->head_dim, shared, &state->decode) ||
 		!paged_prefill_variant(c->head_dim, shared, &state->prefill))
 		return false;
