@@ -55,7 +55,8 @@ static const struct msg_entry generate_entries[] = {
 	MSG_ENTRIES_SAMPLING(struct msg_generate, sampling),
 	MSG_ENTRY_IDS(MSG_STOP, struct msg_generate, stop, n_stop),
 	MSG_ENTRY_FLAGS(MSG_FLAGS, struct msg_generate, flags,
-		MIMEO_GENERATE_IGNORE_EOS | MIMEO_GENERATE_PROMPT_LOGITS | MIMEO_GENERATE_FENCE),
+		MIMEO_GENERATE_IGNORE_EOS | MIMEO_GENERATE_PROMPT_LOGITS | MIMEO_GENERATE_FENCE |
+			MIMEO_GENERATE_DETERMINISTIC),
 	MSG_ENTRY_U32(MSG_DEADLINE_MS, struct msg_generate, deadline_ms, 0, UINT32_MAX),
 	MSG_ENTRIES_PLACE(MSG_LOGITS_BUFFER, MSG_LOGITS_OFFSET, struct msg_generate, logits),
 	MSG_ENTRIES_MASK(struct msg_generate, mask, MIMEO_MASK_DOCUMENTS),
@@ -92,7 +93,7 @@ static const struct msg_entry step_entries[] = {
 	MSG_ENTRIES_PLACE(MSG_LOGITS_BUFFER, MSG_LOGITS_OFFSET, struct msg_step, logits),
 	MSG_ENTRIES_PLACE(MSG_HIDDEN_BUFFER, MSG_HIDDEN_OFFSET, struct msg_step, hidden),
 	MSG_ENTRIES_PLACE(MSG_EMBEDDINGS_BUFFER, MSG_EMBEDDINGS_OFFSET, struct msg_step, embeddings),
-	MSG_ENTRY_FLAGS(MSG_FLAGS, struct msg_step, flags, MIMEO_STEP_FENCE),
+	MSG_ENTRY_FLAGS(MSG_FLAGS, struct msg_step, flags, MIMEO_STEP_FENCE | MIMEO_STEP_DETERMINISTIC),
 	MSG_ENTRIES_MASK(struct msg_step, mask, MIMEO_MASK_TREE),
 };
 const struct msg_table msg_step_table =

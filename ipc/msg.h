@@ -90,6 +90,7 @@
 	X(ACTIVATION, 70, "activation")                                                            \
 	X(MASKS, 71, "masks")                                                                      \
 	X(MAX_BATCH_TOKENS, 72, "max_batch_tokens")                                                \
+	X(DETERMINISTIC, 74, "deterministic")                                                      \
 	X(CALL, 96, "call")                                                                        \
 	X(BUFFER, 97, "buffer")                                                                    \
 	X(KIND, 98, "kind")                                                                        \

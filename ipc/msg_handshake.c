@@ -68,6 +68,7 @@ static const struct msg_entry model_entries[] = {
 	MSG_ENTRIES_MASK(struct mimeo_model_info, mask, MIMEO_MASK_PREFIX),
 	MSG_ENTRY_U32(MSG_MAX_BATCH_TOKENS, struct mimeo_model_info, max_batch_tokens, 1, INT32_MAX),
 	MSG_ENTRY_U32(MSG_DRAFT_TOKENS, struct mimeo_model_info, draft_tokens, 0, MIMEO_DRAFT_MAX),
+	MSG_ENTRY_U32(MSG_DETERMINISTIC, struct mimeo_model_info, deterministic, 0, 1),
 };
 static const struct msg_table model_table =
 	MSG_TABLE(struct mimeo_model_info, model_entries, msg_handshake_check_model, .limit = 0);

@@ -128,6 +128,7 @@ enum ring_detail {
 	                                 knows causal alone] */
 	RING_DETAIL_MASK_TOKENS = 23, /* [row, tokens under its mask, most possible, mask] */
 	RING_DETAIL_DEADLINE = 24,    /* [enum msg_field, milliseconds] which deadline passed */
+	RING_DETAIL_DETERMINISTIC = 25, /* the model is not */
 };
 
 /* Completion entry. */

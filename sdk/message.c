@@ -90,7 +90,9 @@ static const char *const message_formats[] = {
 	[RING_DETAIL_REQUESTS] = "%d rows asked, at most %d are possible",
 	[RING_DETAIL_BUFFER] = "device buffer %u is not open",
 	[RING_DETAIL_FENCE] = "the request has no fence: mimeo_request_fence was not called for it",
-	[RING_DETAIL_MASK_TOKENS] = NULL, /* the last */
+	[RING_DETAIL_MASK_TOKENS] = NULL,
+	[RING_DETAIL_DETERMINISTIC] = "deterministic results are asked for, and the model's may depend on what else "
+				      "runs; the operator makes a model deterministic by --deterministic yes",
 };
 
 int mimeo_event_message(const struct mimeo_event *event, char *buffer, size_t size)

@@ -45,6 +45,7 @@ struct config_model {
 	char *dir;
 	enum graph_mode graph_mode;
 	char breakable[16]; /* "yes", "no" */
+	char deterministic[16]; /* likewise */
 	char attention[16]; /* "auto", "naive", "paged", ... */
 	struct mask_text mask; /* of requests that bring none */
 	char draft[CONFIG_FOLDER_MAX]; /* its folder; "": none */
@@ -62,6 +63,7 @@ struct config {
 	/* For all models; each one's own values are in `models`. */
 	enum graph_mode graph_mode;
 	char breakable[16];
+	char deterministic[16];
 	char attention[16];
 	struct mask_text mask;
 	char draft[CONFIG_FOLDER_MAX];
@@ -126,7 +128,7 @@ struct config_key {
 	const char *accepted; /* "auto, naive or paged"; of an integer: appended to its range; or NULL */
 };
 
-#define CONFIG_N_KEYS 33
+#define CONFIG_N_KEYS 34
 extern const struct config_key config_keys[CONFIG_N_KEYS];
 
 /* Fills in the error. -EINVAL. */

@@ -23,6 +23,7 @@ static struct attention_config speculator_attention(const struct speculator_opti
 	own.max_seq_len = config.max_seq_len;
 	own.max_decode_query = config.max_decode_query;
 	own.n_kv_pages = kv_cache_config(o->kv)->max_pages;
+	own.invariant = o->draft->deterministic;
 	return own;
 }
 

@@ -60,6 +60,7 @@ int draft_load(const char *directory, const struct model_config *config, const s
 		userdata, &draft, error);
 	if (rc)
 		return rc;
+	draft->deterministic = target->deterministic;
 	if (!draft->embedding.data)
 		draft->embedding = target->embedding;
 	if (!draft->head.data)

@@ -473,6 +473,7 @@ int model_load(struct device *device, const char *directory, const struct model_
 	if (rc)
 		return rc;
 	model->device = device;
+	model->deterministic = strcmp(info.kind, "cpu") == 0;
 	rc = model_load_take_memory(model, directory, error);
 	if (rc)
 		return rc;

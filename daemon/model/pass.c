@@ -26,7 +26,8 @@ void pass_gemm(struct pass *p, const void *x, const struct weight *w, const stru
 		.bias = *bias,
 		.y = y,
 		.y_dtype = p->model->activation_dtype,
-		.n_rows = p->args->n_tokens);
+		.n_rows = p->args->n_tokens,
+		.invariant = p->model->deterministic);
 }
 
 void pass_norm(struct pass *p, const void *x, const struct weight *weight, float eps, void *out)
@@ -117,7 +118,8 @@ void pass_mlp(struct pass *p, const struct model_layer *layer)
 		.bias = layer->gate_up_bias,
 		.gate_up = p->b->gate_up,
 		.y = p->b->activated,
-		.n_rows = p->args->n_tokens);
+		.n_rows = p->args->n_tokens,
+		.invariant = p->model->deterministic);
 	pass_gemm(p, p->b->activated, &layer->down, &layer->down_bias, p->b->projected);
 }
 
@@ -136,5 +138,6 @@ void pass_head(struct pass *p, const void *x, const int32_t *index, uint32_t n_r
 		.w = p->model->head,
 		.y = p->b->logits,
 		.y_dtype = DTYPE_F32,
-		.n_rows = n_rows);
+		.n_rows = n_rows,
+		.invariant = p->model->deterministic);
 }

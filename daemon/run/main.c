@@ -188,7 +188,8 @@ static int main_submit(struct mimeo *m, uint32_t model, const struct run_options
 	generate.stop = options->stop;
 	generate.n_stop = options->n_stop;
 	generate.flags = (options->ignore_eos ? MIMEO_GENERATE_IGNORE_EOS : 0) |
-	                 (options->logits ? MIMEO_GENERATE_PROMPT_LOGITS : 0);
+	                 (options->logits ? MIMEO_GENERATE_PROMPT_LOGITS : 0) |
+	                 (options->deterministic ? MIMEO_GENERATE_DETERMINISTIC : 0);
 	generate.deadline_ms = options->timeout_ms;
 	generate.first_token_ms = options->first_token_ms;
 	generate.draft_tokens = options->draft_tokens;

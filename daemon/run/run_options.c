@@ -19,6 +19,7 @@ static const char run_options_usage[] =
 	"  --tokens IDS        prompt as token ids, taken verbatim: 1,2,3\n"
 	"  --max-tokens N      most tokens to generate (default 128, or what the sequence can hold)\n"
 	"  --ignore-eos        go on after an end token\n"
+	"  --deterministic     refuse a model whose results may depend on what else runs\n"
 	"  --stop IDS          further token ids that end the answer, up to 8\n"
 	"  --temperature T     0 is greedy, the default without sampling options; 1 with\n"
 	"  --top-k K           sample from the K likeliest tokens\n"
@@ -182,6 +183,7 @@ static const struct option run_options_table[] = {
 	{"tokens", required_argument, NULL, 'i'},
 	{"max-tokens", required_argument, NULL, 'n'},
 	{"ignore-eos", no_argument, NULL, 'E'},
+	{"deterministic", no_argument, NULL, 'D'},
 	{"stop", required_argument, NULL, 'e'},
 	{"temperature", required_argument, NULL, 't'},
 	{"top-k", required_argument, NULL, 'k'},
@@ -224,6 +226,9 @@ static int run_options_take(struct run_options *o, struct given *given, int opti
 		return run_options_take_u32("max-tokens", value, 1, &o->max_tokens);
 	case 'E':
 		o->ignore_eos = true;
+		break;
+	case 'D':
+		o->deterministic = true;
 		break;
 	case 'e':
 		return run_options_take_ids("stop", value, o->stop, MIMEO_STOP_MAX, &o->n_stop);

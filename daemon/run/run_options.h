@@ -30,7 +30,7 @@ struct run_options {
 	struct mimeo_sampling sampling;
 	const char *mask_text; /* NULL: the model's */
 	struct mask_text mask;
-	bool ignore_eos, ids;
+	bool ignore_eos, deterministic, ids;
 	bool done; /* --help or --version: nothing left to do */
 };
 

@@ -2,6 +2,7 @@
 #include "daemon/startup/startup_model.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -57,6 +58,32 @@ static int startup_model_choose_attention(struct startup_model *model, const str
 		return startup_refuse(error, rc, "model %s: %s", model->options->name, why);
 	log_info("model %s: attention: %s", model->options->name, why);
 	return 0;
+}
+
+static bool startup_model_wants_deterministic(const struct startup_model *model)
+{
+	return strcmp(model->options->deterministic, "yes") == 0;
+}
+
+/* The cpu device has no other results. */
+static int startup_model_check_deterministic(const struct startup_model *model, const struct device_info *info,
+	struct startup_error *error)
+{
+	const struct model_config *c = &model->config;
+	const char *why = NULL;
+
+	if (!startup_model_wants_deterministic(model) || strcmp(info->kind, "cpu") == 0)
+		return 0;
+	if (!info->invariant)
+		why = "its products need a GPU of compute capability 9.0 and a build for it";
+	else if (c->latent.rank)
+		why = "latent attention has no such kernels on a GPU";
+	else if (c->experts.n)
+		why = "experts have no such kernels on a GPU";
+	else if (c->hidden_size % 8 || c->intermediate_size % 8 || c->n_heads * c->head_dim % 8)
+		why = "the sizes of its layers are not multiples of 8";
+	return why ? startup_refuse(error, -ENOTSUP, "model %s: deterministic = yes: %s", model->options->name, why)
+		   : 0;
 }
 
 static int startup_model_resolve_mode(struct startup_model *model, struct startup_error *error)
@@ -130,6 +157,9 @@ int startup_model_examine(struct startup_model *model, const struct config *conf
 			options->name, limit, model->max_seq_len);
 	else if (limit > 0)
 		model->max_seq_len = limit;
+	rc = startup_model_check_deterministic(model, info, error);
+	if (rc < 0)
+		return rc;
 	rc = startup_model_choose_attention(model, config, info, error);
 	if (rc < 0)
 		return rc;
@@ -238,6 +268,7 @@ int startup_model_load(const struct startup_model *model, struct device *device,
 		.kv_exact = model->options->kv_pages > 0,
 		.kv_bytes = model->memory->kv_bytes,
 	};
+	loaded->deterministic |= startup_model_wants_deterministic(model);
 	snprintf(ret->name, sizeof(ret->name), "%s", name);
 	return 0;
 }

@@ -94,6 +94,7 @@ static void load_model(struct rig *rig, const char *folder, struct engine_option
 	if (model_load(rig->device, folder, &config, m->max_seq_len, NULL, NULL, &m->model, &error))
 		fail_msg("%s", error.text);
 	model_config_deinit(&config);
+	m->model->deterministic |= o->deterministic;
 	if (o->n_drafts && (!o->draft_last_only || index + 1 == options->n_models))
 		load_draft(rig, m, o);
 }

@@ -37,6 +37,7 @@ struct rig_options {
 	uint32_t spin_us;
 	uint32_t n_models; /* 0: 1; the same folder under the names of its index */
 	bool no_pieces;    /* piecewise graphs are not available */
+	bool deterministic;
 	struct mimeo_mask mask; /* of requests that bring none */
 	const char *draft;    /* folder; NULL: tinycalc's, if n_drafts is not 0 */
 	uint32_t n_drafts;    /* 0: no draft */

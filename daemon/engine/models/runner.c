@@ -24,6 +24,7 @@ static struct attention_config runner_attention(
 	config.max_seq_len = runner->options.max_seq_len + runner->options.n_drafts;
 	config.max_decode_query = 1 + runner->options.n_drafts;
 	config.n_kv_pages = kv_cache_config(runner->kv)->max_pages;
+	config.invariant = runner->model->deterministic;
 	return config;
 }
 

@@ -180,12 +180,13 @@ static void intake_sampling(struct request *request, const struct mimeo_sampling
 	request->sampling.seed = m->flags & MIMEO_SAMPLING_SEEDED ? m->seed : intake_seed(accounting);
 }
 
-static void intake_drafts(struct request *request, uint32_t wanted)
+static void intake_drafts(struct request *request, uint32_t wanted, bool deterministic)
 {
 	uint32_t n = request->runner->options.n_drafts;
 
 	_Static_assert(MIMEO_DRAFT_MAX == SPECULATE_MAX, "drafts");
-	if (wanted == MIMEO_DRAFT_NONE)
+	/* What is sampled behind a draft token depends on where that one was drawn, and a preemption moves it. */
+	if (wanted == MIMEO_DRAFT_NONE || (deterministic && request->sampling.temperature > 0))
 		n = 0;
 	request->n_drafts = wanted && wanted < n ? wanted : n;
 }
@@ -212,6 +213,13 @@ static int intake_fence(struct request *request, bool wanted, struct refusal *re
 			&port->fences[request->index], memory_order_acquire);
 	return request->fence ? 0 : intake_refuse(refusal, MIMEO_E_INVALID,
 		DETAIL(RING_DETAIL_FENCE, request->index));
+}
+
+static int intake_deterministic(const struct request *request, bool wanted, struct refusal *refusal)
+{
+	if (!wanted || request->runner->model->deterministic)
+		return 0;
+	return intake_refuse(refusal, MIMEO_E_UNSUPPORTED, DETAIL(RING_DETAIL_DETERMINISTIC, 0));
 }
 
 /* ---- masks ---- */
@@ -303,7 +311,8 @@ static int intake_generate(struct request *request, const struct ring_sqe *sqe, 
 	struct msg_generate msg;
 	const int32_t *tokens = intake_read_generate(request, sqe, &msg, refusal);
 
-	if (!tokens || intake_ends(request, &msg, refusal))
+	if (!tokens || intake_ends(request, &msg, refusal) ||
+		intake_deterministic(request, msg.flags & MIMEO_GENERATE_DETERMINISTIC, refusal))
 		return refusal->status;
 	request->want_logits = msg.flags & MIMEO_GENERATE_PROMPT_LOGITS;
 	if (intake_place(request, &msg.logits, 1,
@@ -319,8 +328,8 @@ static int intake_generate(struct request *request, const struct ring_sqe *sqe, 
 	request->rows[0] = (struct request_row){msg.sequence, msg.n_tokens, 0, tokens};
 	if (msg_mask_has_words(&msg.mask))
 		request->mask_words = (const uint8_t *)(tokens + msg.n_tokens);
-	intake_drafts(request, msg.draft_tokens);
 	intake_sampling(request, &msg.sampling);
+	intake_drafts(request, msg.draft_tokens, msg.flags & MIMEO_GENERATE_DETERMINISTIC);
 	deadline_begin(request->session->accounting, &request->deadlines, sqe->submitted_ns, msg.deadline_ms,
 		msg.first_token_ms);
 	return intake_mask(request, &msg.mask, refusal);
@@ -389,7 +398,8 @@ static int intake_step(struct request *request, const struct ring_sqe *sqe, stru
 	rc = msg_step_decode(accounting->codec, header, sqe->header_length, &msg, &refusal->detail);
 	if (rc)
 		return refusal->status = rc;
-	if (intake_find_model(accounting, msg.model, request, refusal))
+	if (intake_find_model(accounting, msg.model, request, refusal) ||
+		intake_deterministic(request, msg.flags & MIMEO_STEP_DETERMINISTIC, refusal))
 		return refusal->status;
 	if (!msg.n_rows)
 		return intake_refuse(refusal, MIMEO_E_INVALID, DETAIL(RING_DETAIL_EMPTY));

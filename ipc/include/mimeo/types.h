@@ -132,6 +132,8 @@ struct mimeo_model_info {
 	struct mimeo_mask mask;
 	uint32_t max_batch_tokens; /* of a step, for all its rows together: the longest prefix */
 	uint32_t draft_tokens; /* draft tokens in a step, 1 ... MIMEO_DRAFT_MAX; 0: no draft model */
+	uint32_t deterministic; /* 1: results do not depend, in any bit, on what else runs; 0: requests
+	                           that ask for it are refused */
 };
 
 enum mimeo_activation {
@@ -181,6 +183,7 @@ struct mimeo_place {
 #define MIMEO_GENERATE_PROMPT_LOGITS 2u /* the final event carries the logits of the last prompt
                                            position, [1, vocab_size], before temperature */
 #define MIMEO_GENERATE_FENCE 4u         /* as MIMEO_STEP_FENCE, when the prompt is computed */
+#define MIMEO_GENERATE_DETERMINISTIC 8u /* refused unless the model is deterministic */
 
 /* struct mimeo_generate: draft_tokens */
 #define MIMEO_DRAFT_MAX 8u
@@ -194,6 +197,7 @@ struct mimeo_place {
 /* struct mimeo_step: flags */
 #define MIMEO_STEP_FENCE 1u  /* record the request's fence behind all of its work, and send
 				MIMEO_EVENT_RECORDED; mimeo_request_fence comes first */
+#define MIMEO_STEP_DETERMINISTIC 2u /* refused unless the model is deterministic */
 
 /* ---- how a generate request ended ---- */
 
