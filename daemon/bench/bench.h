@@ -42,6 +42,7 @@ struct bench_options {
 	const char *draft;      /* directory of the draft model */
 	const char *text;       /* in place of the fixed prompt: a token a byte */
 	const char *plot;       /* file for an SVG chart */
+	bool deterministic; /* model, to serve or in process */
 	bool json;
 	uint32_t count;         /* round trips of a round, attaches, kills, steps */
 	uint32_t timeout_s;     /* for one child's work */
@@ -64,7 +65,7 @@ enum bench_flag {
 };
 
 /* Options of a bench that measures a daemon, which it starts or, with --socket, finds. */
-#define BENCH_STARTS " mimeod attention"
+#define BENCH_STARTS " mimeod attention deterministic"
 #define BENCH_FINDS BENCH_STARTS " socket name"
 
 /* A panel of a chart: the values of some keys over those of one, a line for each key and for each

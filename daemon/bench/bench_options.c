@@ -35,6 +35,7 @@ static const struct option_row {
 	{"device", "NAME", "device to use or to serve with (default: auto)", WORD, TO(device)},
 	{"attention", "NAME", "attention backend, as for mimeod(8) (default: auto)", WORD,
 		TO(attention)},
+	{"deterministic", NULL, "a deterministic model, as for mimeod(8)", FLAG, TO(deterministic)},
 	{"spin-us", "N", "how long the daemon spins, as for mimeod(8)", WORD, TO(spin_us)},
 	{"graph-mode", "MODE", "of the daemon, as for mimeod(8)", WORD, TO(graph_mode)},
 	{"processes", "LIST", "numbers of processes, 1 to 64 each", LIST, TO(processes), 1,
@@ -301,7 +302,7 @@ static int bench_options_check(
 	static const struct {
 		const char *one, *other;
 	} apart[] = {{"socket", "mimeod"}, {"socket", "shape"}, {"socket", "spin-us"},
-		{"socket", "graph-mode"}, {"socket", "attention"}, {"shape", "model"},
+		{"socket", "graph-mode"}, {"socket", "attention"}, {"socket", "deterministic"}, {"shape", "model"},
 		{"text", "prompt"}};
 
 	for (size_t i = 0; i < sizeof(apart) / sizeof(apart[0]); i++) {

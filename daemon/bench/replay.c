@@ -79,6 +79,10 @@ static int replay_load(struct replay *replay, const struct bench_options *option
 	else
 		rc = model_load(replay->probe.device, options->model_dir, &config,
 			config.max_seq_len, NULL, NULL, &o->model, error);
+	if (!rc && options->deterministic && !replay->probe.info.invariant)
+		rc = model_fail(error, -ENOTSUP, "this device has no deterministic products");
+	else if (!rc)
+		o->model->deterministic |= options->deterministic;
 	model_config_deinit(&config);
 	return rc;
 }

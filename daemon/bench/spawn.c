@@ -197,6 +197,7 @@ static int target_start(
 	launch_add(&launch, "--socket", target->socket);
 	launch_add(&launch, "--device", o->device);
 	launch_add(&launch, "--attention", o->attention);
+	launch_add(&launch, "--deterministic", o->deterministic ? "yes" : NULL);
 	launch_add(&launch, "--kv-pages", pages);
 	launch_add(&launch, "--max-sessions-per-uid", "64"); /* BENCH_PROCESSES_MAX */
 	launch_add(&launch, "--max-sessions", "128"); /* a user alone may have a half */
