@@ -21,7 +21,7 @@
 _Static_assert(sizeof(struct ring_control) <= REGION_PAGE, "the control block fits its page");
 
 struct region_layout {
-	uint64_t sqe_offset, cqe_offset, arena_offset, bytes;
+	uint64_t sqe_offset, cqe_offset, cancel_offset, arena_offset, bytes;
 };
 
 static bool region_is_power_of_two(uint64_t value)
@@ -40,8 +40,8 @@ static int region_layout(struct region_layout *ret, uint32_t entries, uint64_t a
 
 	ret->sqe_offset = REGION_PAGE;
 	ret->cqe_offset = ret->sqe_offset + (uint64_t)entries * sizeof(struct ring_sqe);
-	uint64_t end =
-		ret->cqe_offset + (uint64_t)RING_CQ_ENTRIES(entries) * sizeof(struct ring_cqe);
+	ret->cancel_offset = ret->cqe_offset + (uint64_t)RING_CQ_ENTRIES(entries) * sizeof(struct ring_cqe);
+	uint64_t end = ret->cancel_offset + (uint64_t)entries * sizeof(uint32_t);
 	ret->arena_offset = (end + REGION_PAGE - 1) & ~(uint64_t)(REGION_PAGE - 1);
 	ret->bytes = ret->arena_offset + arena_bytes;
 	return 0;
@@ -73,6 +73,7 @@ static struct region region_view(
 				.control = base,
 				.sqes = (struct ring_sqe *)(void *)(bytes + layout->sqe_offset),
 				.cqes = (struct ring_cqe *)(void *)(bytes + layout->cqe_offset),
+				.cancels = (_Atomic uint32_t *)(void *)(bytes + layout->cancel_offset),
 				.entries = entries,
 			},
 	};
@@ -112,6 +113,7 @@ int region_create(struct region *ret, uint32_t entries, uint64_t arena_bytes)
 	control->region_bytes = layout.bytes;
 	control->sqe_offset = layout.sqe_offset;
 	control->cqe_offset = layout.cqe_offset;
+	control->cancel_offset = layout.cancel_offset;
 	control->arena_offset = layout.arena_offset;
 	control->arena_bytes = arena_bytes;
 	*ret = region_view(STEAL_FD(fd), base, &layout, entries, arena_bytes);
@@ -122,11 +124,11 @@ int region_create(struct region *ret, uint32_t entries, uint64_t arena_bytes)
 struct region_head {
 	uint64_t magic;
 	uint32_t version, entries;
-	uint64_t region_bytes, sqe_offset, cqe_offset, arena_offset, arena_bytes, zero;
+	uint64_t region_bytes, sqe_offset, cqe_offset, arena_offset, arena_bytes, cancel_offset;
 };
 _Static_assert(sizeof(struct region_head) == 64, "line 0");
 _Static_assert(
-	offsetof(struct region_head, arena_bytes) == offsetof(struct ring_control, arena_bytes), "line 0");
+	offsetof(struct region_head, cancel_offset) == offsetof(struct ring_control, cancel_offset), "line 0");
 
 static int region_check_head(const struct region_head *head, size_t file_bytes, struct region_layout *ret)
 {
@@ -140,17 +142,17 @@ static int region_check_head(const struct region_head *head, size_t file_bytes, 
 		return -EPROTO;
 	if (head->region_bytes != layout.bytes || file_bytes != layout.bytes ||
 		head->sqe_offset != layout.sqe_offset || head->cqe_offset != layout.cqe_offset ||
-		head->arena_offset != layout.arena_offset || head->zero != 0)
+		head->cancel_offset != layout.cancel_offset || head->arena_offset != layout.arena_offset)
 		return -EPROTO;
 	*ret = layout;
 	return 0;
 }
 
-/* Every byte of the page after line 0 is zero, except the index or flag at the start of lines 1 to 6. */
+/* Every byte of the page after line 0 is zero, except the index or flag at the start of lines 1 to 7. */
 static bool region_is_padded(const uint8_t *page)
 {
 	for (size_t i = 64; i < REGION_PAGE; i++) {
-		if (i < offsetof(struct ring_control, zero) && i % 64 < sizeof(uint32_t))
+		if (i < sizeof(struct ring_control) && i % 64 < sizeof(uint32_t))
 			continue;
 		if (page[i] != 0)
 			return false;

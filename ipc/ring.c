@@ -144,7 +144,39 @@ void ring_daemon_awake(struct ring *ring)
 	atomic_store_explicit(&ring->control->daemon_need_wakeup, 0, memory_order_relaxed);
 }
 
+bool ring_cancels_wait(const struct ring *ring)
+{
+	return atomic_load_explicit(&ring->control->n_cancels, memory_order_seq_cst) != ring->n_cancels;
+}
+
+void ring_cancels_begin(struct ring *ring)
+{
+	/* Acquire pairs with the exchange in ring_cancel: the word was written before. */
+	ring->n_cancels = atomic_load_explicit(&ring->control->n_cancels, memory_order_acquire);
+}
+
+uint32_t ring_cancel_word(const struct ring *ring, uint32_t request)
+{
+	assert(request < ring->entries);
+	return atomic_load_explicit(&ring->cancels[request], memory_order_relaxed);
+}
+
 /* ---- client's side ---- */
+
+bool ring_cancel(struct ring *ring, uint32_t request, uint32_t generation)
+{
+	assert(request < ring->entries && generation != 0);
+	atomic_store_explicit(&ring->cancels[request], generation, memory_order_relaxed);
+	/* Orders the store of the count before the load of the flag, as in ring_sq_publish. */
+	atomic_exchange_explicit(&ring->control->n_cancels, ++ring->n_cancels, memory_order_seq_cst);
+	return atomic_load_explicit(&ring->control->daemon_need_wakeup, memory_order_seq_cst) != 0;
+}
+
+void ring_cancel_clear(struct ring *ring, uint32_t request)
+{
+	assert(request < ring->entries);
+	atomic_store_explicit(&ring->cancels[request], 0, memory_order_relaxed);
+}
 
 int ring_sq_push(struct ring *ring, const struct ring_sqe *sqe)
 {

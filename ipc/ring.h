@@ -3,7 +3,8 @@
 #define MIMEO_IPC_RING_H
 
 /*
- * Two SPSC rings in one shared region: submissions from client to daemon, completions back.
+ * Two SPSC rings in one shared region: submissions from client to daemon, completions back; and a cancel word
+ * for each request index.
  *
  * Indices are 32-bit and run freely; an entry's place is index & (length - 1). Each side reads its
  * own index relaxed (it keeps a private copy and never reads back what it shared), the peer's with
@@ -28,6 +29,11 @@
  * out before they are checked; with forged stamps a client makes the daemon take at most `entries` entries
  * before a release. A tail may lag behind the stamps between two stores of the publisher.
  *
+ * A CANCEL WORD is 0, or the generation of its request index that is to be cancelled. The client writes it and
+ * then counts the cancel, the daemon reads all words when the count has changed, and one as it takes an entry.
+ * So a cancel needs no place in a ring, and takes effect whatever the rings hold. The count is to sleeping what a
+ * tail is: exchanged by the publisher, and loaded by the daemon after it has stored NEED_WAKEUP.
+ *
  * Control page (one writer a cache line; lines of 64 bytes):
  *
  *	line 0  daemon, once   magic, version, entries, sizes and offsets of what follows
@@ -37,9 +43,9 @@
  *	line 4  daemon         completion tail
  *	line 5  client         completion head
  *	line 6  client         client's NEED_WAKEUP
- *	line 7  zero
+ *	line 7  client         count of cancels
  *	...     zero to the page's end
- *	page 1  submission entries, completion entries, then from a page edge the arena
+ *	page 1  submission entries, completion entries, cancel words, then from a page edge the arena
  */
 
 #include <stdalign.h>
@@ -155,14 +161,14 @@ struct ring_control {
 	uint32_t version;
 	uint32_t entries;
 	uint64_t region_bytes;
-	uint64_t sqe_offset, cqe_offset, arena_offset, arena_bytes;
+	uint64_t sqe_offset, cqe_offset, arena_offset, arena_bytes, cancel_offset;
 	/* line 1 */ alignas(64) _Atomic uint32_t sq_tail;
 	/* line 2 */ alignas(64) _Atomic uint32_t sq_head;
 	/* line 3 */ alignas(64) _Atomic uint32_t daemon_need_wakeup;
 	/* line 4 */ alignas(64) _Atomic uint32_t cq_tail;
 	/* line 5 */ alignas(64) _Atomic uint32_t cq_head;
 	/* line 6 */ alignas(64) _Atomic uint32_t client_need_wakeup;
-	/* line 7 */ alignas(64) uint8_t zero[64];
+	/* line 7 */ alignas(64) _Atomic uint32_t n_cancels;
 };
 
 _Static_assert(sizeof(struct ring_sqe) == 64, "a submission entry is one cache line");
@@ -177,6 +183,7 @@ _Static_assert(offsetof(struct ring_control, daemon_need_wakeup) == 192, "line 3
 _Static_assert(offsetof(struct ring_control, cq_tail) == 256, "line 4");
 _Static_assert(offsetof(struct ring_control, cq_head) == 320, "line 5");
 _Static_assert(offsetof(struct ring_control, client_need_wakeup) == 384, "line 6");
+_Static_assert(offsetof(struct ring_control, n_cancels) == 448, "line 7");
 
 /*
  * One side's view. Private memory: sizes are copies, never read back from the region.
@@ -187,6 +194,7 @@ struct ring {
 	struct ring_control *control;
 	struct ring_sqe *sqes;
 	struct ring_cqe *cqes;
+	_Atomic uint32_t *cancels; /* [entries] by request index */
 	uint32_t entries;
 	uint32_t sq_index; /* client: private tail; daemon: private head */
 	uint32_t sq_published;
@@ -194,6 +202,7 @@ struct ring {
 	uint32_t cq_index; /* client: private head; daemon: private tail */
 	uint32_t cq_published;
 	uint32_t cq_seen; /* daemon */
+	uint32_t n_cancels; /* client: counted; daemon: seen */
 };
 
 /* ---- daemon's side ---- */
@@ -220,11 +229,23 @@ bool ring_cq_publish(struct ring *ring);
 bool ring_daemon_sleep(struct ring *ring);
 void ring_daemon_awake(struct ring *ring);
 
+/* Have cancels been counted since ring_cancels_begin? For a sleeper: call it after ring_daemon_sleep. */
+bool ring_cancels_wait(const struct ring *ring);
+/* The words that were written by now are read next. */
+void ring_cancels_begin(struct ring *ring);
+/* The index's cancel word. request: below `entries`. */
+uint32_t ring_cancel_word(const struct ring *ring, uint32_t request);
+
 /* ---- client's side ---- */
 
 /* Write a submission: 1, 0 if the ring is full, -EPROTO if it is and the daemon's head jumped; seen
  * by the daemon on publish. */
 int ring_sq_push(struct ring *ring, const struct ring_sqe *sqe);
+/* Have that generation of a request index cancelled, when the daemon has its entry. True if the daemon sleeps and
+ * its doorbell must be rung. */
+bool ring_cancel(struct ring *ring, uint32_t request, uint32_t generation);
+/* The request has ended: its index is used again. */
+void ring_cancel_clear(struct ring *ring, uint32_t request);
 /* Publish what was pushed. True if the daemon sleeps and its doorbell must be rung. */
 bool ring_sq_publish(struct ring *ring, uint32_t *ret_count);
 /* Copy out the next completion without taking it: true and *ret, or false if there is none. */

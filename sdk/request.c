@@ -49,6 +49,9 @@ void request_release(struct mimeo_request *request)
 		assert(m->n_in_flight > 0);
 		m->n_in_flight--;
 	}
+	if (request->cancelled)
+		ring_cancel_clear(&m->region.ring, request->index);
+	request->cancelled = false;
 	buddy_give(&m->arena, request->block);
 	request->block = (struct buddy_block){0};
 	request->state = REQUEST_FREE;
@@ -76,6 +79,28 @@ void mimeo_request_set_data(struct mimeo_request *request, uint64_t user_data)
 uint64_t mimeo_request_id(const struct mimeo_request *request)
 {
 	return (uint64_t)request->sqe.generation << 32 | request->index;
+}
+
+int mimeo_cancel(struct mimeo *m, uint64_t request_id)
+{
+	const uint32_t index = (uint32_t)request_id, generation = (uint32_t)(request_id >> 32);
+	struct mimeo_request *request;
+
+	if (m->gone)
+		return MIMEO_E_GONE;
+	if (generation == 0 || index >= m->region.ring.entries)
+		return MIMEO_E_INVALID;
+	request = &m->requests[index];
+	if (request->sqe.generation != generation || request->state == REQUEST_FREE)
+		return MIMEO_E_UNKNOWN_REQUEST;
+	if (request_is_callers(request))
+		return MIMEO_E_INVALID;
+	if (request->cancelled)
+		return 0;
+	request->cancelled = true;
+	if (ring_cancel(&m->region.ring, index, generation))
+		doorbell_ring(m->sq_bell);
+	return 0;
 }
 
 int request_flush(struct mimeo *m)

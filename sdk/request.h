@@ -44,6 +44,7 @@ struct mimeo_request {
 	uint32_t capacity, n_rows;
 	uint32_t n_reported; /* tokens reported by events */
 	bool fenced;         /* RECORDED is to come */
+	bool cancelled;      /* its cancel word is set */
 	bool timed;          /* has a deadline, which counts from the submission */
 };
 

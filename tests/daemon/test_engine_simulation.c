@@ -232,6 +232,10 @@ static void submit_cancel(struct session *session)
 	const uint32_t at = (uint32_t)draw(ENTRIES - 1);
 	struct pending *pending = &session->pending[ENTRIES - 1];
 
+	if (session->pending[at].used && draw(2)) {
+		ring_cancel(&session->client.region.ring, at, session->pending[at].request.sqe.generation);
+		return;
+	}
 	if (pending->used || !session->pending[at].used || session->pending[at].op == RING_OP_CANCEL)
 		return;
 	pending->used = true;
@@ -289,6 +293,9 @@ static void end_tokens(struct session *session, struct pending *p, const struct 
 	if (p->sequence)
 		h->busy = false;
 	if (result->n_sequence == h->n || (!p->sequence && !result->n_generated && result->status))
+		return;
+	/* Cancelled before the engine took it. */
+	if (result->status == MIMEO_E_CANCELLED && !result->n_sequence && !result->n_prompt)
 		return;
 	assert_true(h->n + p->n_ids <= LENGTH);
 	memcpy(h->ids + h->n, p->ids, p->n_ids * sizeof(*p->ids));

@@ -210,6 +210,10 @@ static void cancel(struct client *c)
 
 	if (target->kind != GENERATE && target->kind != STEP)
 		return;
+	if (client_chance(c, 50)) {
+		target->cancelled |= mimeo_cancel(c->m, target->id) == 0;
+		return;
+	}
 	request = request_new(c, &asked);
 	if (!request)
 		return;

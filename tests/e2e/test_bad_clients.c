@@ -321,7 +321,7 @@ static void test_control_page_overwritten_confuses_nobody(void **state)
 	struct raw raw = attach();
 	struct ring_control *control = raw.region.ring.control;
 	memset(control, 0xee, offsetof(struct ring_control, sq_tail));
-	memset(control->zero, 0xee, sizeof(control->zero));
+	control->n_cancels = 0xeeeeeeee;
 	atomic_store(&control->sq_head, 0xeeeeeeeeu);
 	raw_assert_alive(&raw);
 	raw_detach(&raw);

@@ -300,6 +300,27 @@ static void test_cancelled_stream_ends_with_the_tokens_it_had(void **state)
 	mimeo_close(m);
 }
 
+static void test_cancel_finds_a_place_with_all_entries_in_flight(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 2, 0);
+	struct mimeo_event event;
+	uint64_t ids[2];
+
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(endless_submit(m, 350, i, &ids[i]), 0);
+	assert_null(mimeo_request_get(m));
+	for (unsigned i = 2; i-- > 0;) {
+		assert_int_equal(mimeo_cancel(m, ids[i]), 0);
+		assert_int_equal(mimeo_cancel(m, ids[i]), 0);
+		event = wait_final(m);
+		assert_int_equal(event.user_data, i);
+		assert_int_equal(event.status, MIMEO_E_CANCELLED);
+		assert_int_equal(event.finish, MIMEO_FINISH_CANCELLED);
+		assert_int_equal(mimeo_cancel(m, ids[i]), MIMEO_E_UNKNOWN_REQUEST);
+	}
+	mimeo_close(m);
+}
+
 static void test_cancel_of_what_has_ended_is_an_unknown_request(void **state)
 {
 	struct mimeo *m = daemon_connect(*state, 0, 0);
@@ -372,6 +393,7 @@ int main(void)
 		GROUP_TEST(test_token_limit_ends_with_length),
 		GROUP_TEST(test_stop_id_ends_the_output_and_is_its_last_token),
 		GROUP_TEST(test_cancelled_stream_ends_with_the_tokens_it_had),
+		GROUP_TEST(test_cancel_finds_a_place_with_all_entries_in_flight),
 		GROUP_TEST(test_cancel_of_what_has_ended_is_an_unknown_request),
 		GROUP_TEST(test_cancel_reaches_a_request_that_waits_for_pages),
 		GROUP_TEST(test_deadline_ends_a_request_that_waits_for_pages),

@@ -98,7 +98,7 @@ static void run_once(const struct program *program)
 			scribble(program, &at, region.arena + where, operand(program, &at, 1));
 			break;
 		case 7: /* what the daemon wrote and must not read back */
-			where = operand(program, &at, 2) % (4096 + ENTRIES * 128);
+			where = operand(program, &at, 2) % (4096 + ENTRIES * 196);
 			scribble(program, &at, region.base + where, operand(program, &at, 1) % 64);
 			break;
 		}
@@ -159,6 +159,9 @@ static void daemon_turns(struct ring *ring)
 	for (int turn = 0; turn < TURNS; turn++) {
 		struct ring_sqe sqe;
 
+		if (ring_cancels_wait(ring))
+			ring_cancels_begin(ring);
+		(void)ring_cancel_word(ring, (uint32_t)turn % ENTRIES);
 		if (!ring_sq_pop(ring, &sqe)) {
 			int r = ring_sq_check(ring);
 
@@ -199,6 +202,7 @@ static void guard_pages(void)
 	region.arena = base + (region.arena - region.base);
 	region.ring.sqes = (void *)(base + ((uint8_t *)region.ring.sqes - region.base));
 	region.ring.cqes = (void *)(base + ((uint8_t *)region.ring.cqes - region.base));
+	region.ring.cancels = (void *)(base + ((uint8_t *)region.ring.cancels - region.base));
 	region.ring.control = (void *)base;
 	region.base = base;
 }

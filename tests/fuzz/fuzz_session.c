@@ -386,6 +386,11 @@ static void sequence_call(struct program *p, struct peer *peer)
 {
 	uint32_t what = operand(p, 1);
 	uint32_t argument = operand(p, 1);
+
+	if (argument & 128) {
+		atomic_store(&peer->region.ring.cancels[argument % ENTRIES], what);
+		atomic_fetch_add(&peer->region.ring.control->n_cancels, 1);
+	}
 	struct ring_sqe sqe = {
 		.op = (uint16_t)(RING_OP_CANCEL + what % 7),
 		.sequence = what / 8 % 8,

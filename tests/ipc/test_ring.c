@@ -337,6 +337,40 @@ static void test_ring_client_refuses_a_daemon_that_jumps(void **state)
 	assert_int_equal(ring_sq_push(&pair->client, &nop), -EPROTO);
 }
 
+/* Neither head nor tail moves: full rings do not matter. */
+static void test_ring_cancel_is_seen_beside_full_rings(void **state)
+{
+	struct pair *pair = *state;
+	uint32_t count;
+
+	for (uint32_t i = 0; i < ENTRIES; i++)
+		submit(&pair->client, i);
+	ring_sq_publish(&pair->client, &count);
+	for (uint32_t i = 0; i < CQ_ENTRIES; i++)
+		complete(&pair->daemon, i);
+	assert_false(ring_cancels_wait(&pair->daemon));
+	assert_false(ring_cancel(&pair->client, ENTRIES - 1, 7));
+	assert_true(ring_cancels_wait(&pair->daemon));
+	ring_cancels_begin(&pair->daemon);
+	assert_false(ring_cancels_wait(&pair->daemon));
+	assert_int_equal(ring_cancel_word(&pair->daemon, ENTRIES - 1), 7);
+	assert_int_equal(ring_cancel_word(&pair->daemon, 0), 0);
+	ring_cancel_clear(&pair->client, ENTRIES - 1);
+	assert_int_equal(ring_cancel_word(&pair->daemon, ENTRIES - 1), 0);
+	assert_int_equal(ring_sq_check(&pair->daemon), 0);
+}
+
+static void test_ring_cancel_reports_a_sleeping_daemon(void **state)
+{
+	struct pair *pair = *state;
+
+	assert_false(ring_daemon_sleep(&pair->daemon));
+	assert_false(ring_cancels_wait(&pair->daemon));
+	assert_true(ring_cancel(&pair->client, 0, 1));
+	ring_daemon_awake(&pair->daemon);
+	assert_false(ring_cancel(&pair->client, 0, 2));
+}
+
 static void test_ring_publish_reports_a_sleeping_peer(void **state)
 {
 	struct pair *pair = *state;
@@ -392,6 +426,8 @@ int main(void)
 		TEST(test_ring_completion_head_beyond_tail_is_refused),
 		TEST(test_ring_completion_head_that_goes_back_is_refused),
 		TEST(test_ring_client_refuses_a_daemon_that_jumps),
+		TEST(test_ring_cancel_is_seen_beside_full_rings),
+		TEST(test_ring_cancel_reports_a_sleeping_daemon),
 		TEST(test_ring_publish_reports_a_sleeping_peer),
 		TEST(test_ring_sleep_reports_waiting_entries),
 	};

@@ -26,7 +26,7 @@
 #include <assert.h>
 #include <sys/prctl.h>
 
-#include "daemon/engine/requests/engine_session.h"
+#include "daemon/engine/requests/submissions.h"
 #include "ipc/clock.h"
 
 #define TURNS_UNPAUSED 256
@@ -126,8 +126,11 @@ static void idle_sleep_until_woken(struct lane *lane, uint64_t limit_ns)
 	for (uint32_t i = 0; i < lane->accounting->n_sessions; i++) {
 		struct engine_session *session = lane->accounting->sessions[i];
 
-		if (session->failed || session->detached ||
-			!ring_daemon_sleep(&session->port->region.ring))
+		if (session->failed || session->detached)
+			continue;
+		bool entries = ring_daemon_sleep(&session->port->region.ring);
+		stay |= submissions_cancels_wait(session);
+		if (!entries)
 			continue;
 		/* A client that takes completions rings no bell for it. */
 		stay |= !session->stuffed;

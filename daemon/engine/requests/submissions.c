@@ -6,31 +6,57 @@
 #include "daemon/engine/requests/held.h"
 #include "daemon/engine/requests/intake.h"
 
-static bool submissions_cancel_held(struct engine_session *session, const struct ring_sqe *sqe)
+static bool submissions_cancel_held(
+	struct engine_session *session, struct held_entry *entry, uint32_t generation)
 {
-	struct held_entry *entry = &session->entries[sqe->argument];
-
-	if (!entry->held || entry->sqe.generation != sqe->generation2)
+	if (!entry->held || entry->sqe.generation != generation)
 		return false;
 	held_end(session, entry, MIMEO_E_CANCELLED, NULL);
 	return true;
 }
 
 /* Cancelling takes effect at once, ahead of what waits. */
-static int submissions_cancel(struct engine_session *session, const struct ring_sqe *sqe)
+static int submissions_cancel(struct engine_session *session, uint32_t index, uint32_t generation)
 {
 	struct request *target;
 
-	if (sqe->argument >= session->n_requests)
+	if (index >= session->n_requests)
 		return MIMEO_E_UNKNOWN_REQUEST;
-	if (submissions_cancel_held(session, sqe))
+	if (submissions_cancel_held(session, &session->entries[index], generation))
 		return 0;
-	target = &session->requests[sqe->argument];
-	if (target->state == REQUEST_FREE || target->generation != sqe->generation2)
+	target = &session->requests[index];
+	if (target->state == REQUEST_FREE || target->generation != generation)
 		return MIMEO_E_UNKNOWN_REQUEST;
 	finish_request(target, MIMEO_E_CANCELLED,
 		target->op == RING_OP_GENERATE ? MIMEO_FINISH_CANCELLED : MIMEO_FINISH_NONE, NULL);
 	return 0;
+}
+
+bool submissions_cancels_wait(const struct engine_session *session)
+{
+	return (session->n_in_flight || session->n_held) && ring_cancels_wait(&session->port->region.ring);
+}
+
+/* Look at all cancel words, once a turn at most: those of what is taken later are looked at then. */
+static bool submissions_cancel_by_words(struct engine_session *session)
+{
+	struct ring *ring = &session->port->region.ring;
+
+	if (!submissions_cancels_wait(session))
+		return false;
+	ring_cancels_begin(ring);
+	for (uint32_t i = 0; i < session->n_requests; i++) {
+		uint32_t generation = ring_cancel_word(ring, i);
+
+		if (generation)
+			submissions_cancel(session, i, generation);
+	}
+	return true;
+}
+
+static bool submissions_is_cancelled(const struct engine_session *session, const struct ring_sqe *sqe)
+{
+	return sqe->generation && ring_cancel_word(&session->port->region.ring, sqe->request) == sqe->generation;
 }
 
 /* False: the entry has to wait for space in the pool. */
@@ -43,7 +69,7 @@ static bool submissions_entry(struct engine_session *session, const struct ring_
 	case RING_OP_NOP:
 		break;
 	case RING_OP_CANCEL:
-		refusal.status = submissions_cancel(session, sqe);
+		refusal.status = submissions_cancel(session, sqe->argument, sqe->generation2);
 		break;
 	case RING_OP_GENERATE:
 	case RING_OP_STEP:
@@ -87,10 +113,15 @@ static bool submissions_is_in_flight(const struct engine_session *session, uint3
 static void submissions_accept(struct engine_session *session, struct ring_sqe *sqe)
 {
 	const bool waits = session->n_held && sqe->op != RING_OP_CANCEL && sqe->op != RING_OP_NOP;
-	struct deadlines deadlines;
+	struct deadlines deadlines = {0};
 
 	if (submissions_is_in_flight(session, sqe->request)) {
 		engine_session_fail(session, "submission ring: a request index that is out of range or in flight");
+		return;
+	}
+	if (submissions_is_cancelled(session, sqe)) {
+		held_push(session, sqe, &deadlines);
+		held_end(session, &session->entries[sqe->request], MIMEO_E_CANCELLED, NULL);
 		return;
 	}
 	if (sqe->op == RING_OP_GENERATE || sqe->op == RING_OP_STEP)
@@ -111,7 +142,8 @@ bool submissions_take(struct engine_session *session)
 	if (session->failed || session->detached)
 		return false;
 	session->stuffed = false;
-	worked = submissions_held(session);
+	worked = submissions_cancel_by_words(session);
+	worked |= submissions_held(session);
 	/* One ringful a turn: a client that submits without end does not delay the others. An entry
 	 * is taken when its final completion fits beside those of the requests in flight. */
 	for (n = 0; n < session->n_requests; n++) {

@@ -10,11 +10,16 @@
  * larger than the pool is refused with TOO_LONG. Cancels are never held; they and deadlines reach held
  * entries, too. At most as many entries are held as a session may have requests in flight.
  *
+ * Cancel words (ipc/ring.h) are looked at in each turn in which the client has counted one, also where no entry can
+ * be taken because the completion ring is full; an entry whose word is set ends as it is taken.
+ *
  * Hot path: no allocation, no lock, no system call.
  */
 
 #include "daemon/engine/requests/engine_session.h"
 
+/* Are there cancel words to look at? For a sleeper: see ring_cancels_wait. */
+bool submissions_cancels_wait(const struct engine_session *session);
 /* Take what the session submitted. True if there was anything. */
 bool submissions_take(struct engine_session *session);
 

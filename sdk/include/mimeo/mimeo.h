@@ -246,7 +246,7 @@ MIMEO_PUBLIC struct mimeo_request *mimeo_request_get(struct mimeo *m);
 MIMEO_PUBLIC void mimeo_request_put(struct mimeo_request *request);
 /* Set a value that every event of the request carries. Before submitting. */
 MIMEO_PUBLIC void mimeo_request_set_data(struct mimeo_request *request, uint64_t user_data);
-/* An id for mimeo_request_prep_cancel, never used twice by a connection. */
+/* An id for mimeo_cancel and mimeo_request_prep_cancel, never used twice by a connection. */
 MIMEO_PUBLIC uint64_t mimeo_request_id(const struct mimeo_request *request);
 
 /*
@@ -260,9 +260,8 @@ MIMEO_PUBLIC int mimeo_request_prep_generate(
 	struct mimeo_request *request, const struct mimeo_generate *generate);
 MIMEO_PUBLIC int mimeo_request_prep_step(
 	struct mimeo_request *request, const struct mimeo_step *step);
-/* Cancel the request with that id. Its final event has status CANCELLED, its tokens so far and, for a
- * generate request, finish CANCELLED. The cancel's own event has status 0, or UNKNOWN_REQUEST if the
- * request had ended already. */
+/* A cancel, as mimeo_cancel, that is a request itself: in order with others, and with an event that tells when it
+ * was done, with status 0, or UNKNOWN_REQUEST if the other had ended already. */
 MIMEO_PUBLIC int mimeo_request_prep_cancel(struct mimeo_request *request, uint64_t request_id);
 /* Why the last prepare call refused this request: one sentence with the value ("top_p is 1.5: it must be
  * from 0 to 1"); "" if that call accepted it or was for another request. Valid until the connection's
@@ -296,6 +295,14 @@ MIMEO_PUBLIC int mimeo_fence_wait(
  * prepared, get no event, and may be put back. Never blocks or allocates; makes a system call only
  * if the daemon sleeps. */
 MIMEO_PUBLIC int mimeo_submit(struct mimeo *m);
+
+/* Cancel the request with that id, which was submitted. Takes effect at once, ahead of what is prepared, and also
+ * where all requests are in use or events wait to be taken. It has no event: the request's final event has status
+ * CANCELLED, its tokens so far and, for a generate request, finish CANCELLED; or how it ended if that was first.
+ * Cancelling twice is harmless. Never blocks or allocates; makes a system call only if the daemon sleeps. 0, or
+ * UNKNOWN_REQUEST (its final event was marked as seen), INVALID (not submitted yet: put it back; or an id that
+ * no request can have), GONE. */
+MIMEO_PUBLIC int mimeo_cancel(struct mimeo *m, uint64_t request_id);
 
 /* ---- events ---- */
 
