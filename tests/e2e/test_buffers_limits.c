@@ -104,7 +104,7 @@ static void test_library_refuses_a_place_that_no_daemon_would_take(void **state)
 		step.logits.offset = 0;
 	}
 	step = good;
-	step.flags = 2;
+	step.flags = 4;
 	assert_int_equal(mimeo_request_prep_step(request, &step), MIMEO_E_INVALID);
 	row.tokens = NULL;
 	assert_int_equal(mimeo_request_prep_step(request, &good), MIMEO_E_INVALID);
