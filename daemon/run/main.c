@@ -52,9 +52,9 @@ static int main_resolve_limit(struct run_options *options, const struct mimeo_mo
 	uint32_t most = options->n_tokens < model->max_seq_len
 	                        ? model->max_seq_len - options->n_tokens : 0;
 
-	if (options->max_tokens == 0)
+	if (!options->has_max_tokens)
 		options->max_tokens = most < MAX_TOKENS_DEFAULT ? most : MAX_TOKENS_DEFAULT;
-	if (options->max_tokens > 0 && options->max_tokens <= most)
+	if (most > 0 && options->max_tokens <= most)
 		return RUN_OK;
 	run_complain("%u prompt token%s and %u to generate exceed the %u that model %s can hold",
 		options->n_tokens, options->n_tokens == 1 ? "" : "s",

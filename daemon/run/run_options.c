@@ -17,7 +17,7 @@ static const char run_options_usage[] =
 	"  --model NAME        the model, as mimeod names it\n"
 	"  --prompt TEXT       prompt for a vocabulary of bytes, after the begin token\n"
 	"  --tokens IDS        prompt as token ids, taken verbatim: 1,2,3\n"
-	"  --max-tokens N      most tokens to generate (default 128, or what the sequence can hold)\n"
+	"  --max-tokens N      most tokens to generate (default 128, or what the sequence can hold); 0: no limit\n"
 	"  --ignore-eos        go on after an end token\n"
 	"  --deterministic     refuse a model whose results may depend on what else runs\n"
 	"  --stop IDS          further token ids that end the answer, up to 8\n"
@@ -223,7 +223,8 @@ static int run_options_take(struct run_options *o, struct given *given, int opti
 	case 'i':
 		return run_options_take_tokens(o, value);
 	case 'n':
-		return run_options_take_u32("max-tokens", value, 1, &o->max_tokens);
+		o->has_max_tokens = true;
+		return run_options_take_u32("max-tokens", value, 0, &o->max_tokens);
 	case 'E':
 		o->ignore_eos = true;
 		break;

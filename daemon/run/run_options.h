@@ -22,7 +22,8 @@ struct run_options {
 	const char *prompt;   /* NULL: tokens */
 	int32_t *tokens;      /* [n_tokens], owned */
 	uint32_t n_tokens;
-	uint32_t max_tokens;  /* 0: not given */
+	uint32_t max_tokens;  /* 0: no limit */
+	bool has_max_tokens;
 	uint32_t draft_tokens; /* as of struct mimeo_generate */
 	uint32_t timeout_ms, first_token_ms; /* 0: none */
 	int32_t stop[MIMEO_STOP_MAX];

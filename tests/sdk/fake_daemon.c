@@ -304,19 +304,24 @@ static struct msg_generate generate_of(struct fake *fake, const struct ring_sqe 
 	return generate;
 }
 
+static uint32_t limit_of(const struct msg_generate *generate)
+{
+	return generate->max_tokens ? generate->max_tokens : FAKE_MAX_SEQ_LEN - generate->n_tokens;
+}
+
 void fake_write(struct fake *fake, const struct ring_sqe *sqe, uint32_t n_tokens)
 {
 	struct msg_generate generate = generate_of(fake, sqe);
 	bool logits = generate.flags & MIMEO_GENERATE_PROMPT_LOGITS;
 	uint32_t vocab = vocab_of(fake, generate.model);
 	const struct msg_output output =
-		msg_output_layout(generate.max_tokens, logits, vocab, 0, 0);
+		msg_output_layout(limit_of(&generate), logits, vocab, 0, 0);
 	const int32_t *prompt = at(fake, sqe->payload_offset, sqe->payload_length);
 	uint8_t *area = at(fake, sqe->output_offset, sqe->output_length);
 	int32_t *tokens = (int32_t *)(void *)(area + output.tokens);
 
 	must(sqe->output_length == output.bytes, "output length");
-	must(n_tokens <= generate.max_tokens, "too many tokens");
+	must(n_tokens <= limit_of(&generate), "too many tokens");
 	uint32_t last = (uint32_t)prompt[generate.n_tokens - 1];
 	for (uint32_t i = 0; i < n_tokens; i++)
 		tokens[i] = (int32_t)((last + 1 + i) % FAKE_VOCAB);
@@ -330,9 +335,10 @@ static uint32_t length_of(struct fake *fake, const struct ring_sqe *sqe,
 {
 	const int32_t *prompt = at(fake, sqe->payload_offset, sqe->payload_length);
 	int32_t token = prompt[generate->n_tokens - 1];
+	uint32_t most = limit_of(generate);
 
 	*ret_finish = 1;
-	for (uint32_t n = 1; n <= generate->max_tokens; n++) {
+	for (uint32_t n = 1; n <= most; n++) {
 		token = (token + 1) % (int32_t)FAKE_VOCAB;
 		if (token == FAKE_EOS && !(generate->flags & MIMEO_GENERATE_IGNORE_EOS))
 			return n;
@@ -342,7 +348,7 @@ static uint32_t length_of(struct fake *fake, const struct ring_sqe *sqe,
 		}
 	}
 	*ret_finish = 2;
-	return generate->max_tokens;
+	return most;
 }
 
 /* The first prompt token outside the vocabulary is refused, as the daemon does. */

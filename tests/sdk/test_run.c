@@ -208,6 +208,18 @@ static void test_default_limit_is_128_or_what_the_sequence_can_hold(void **state
 	assert_int_equal(outcome.out_bytes, 10);
 }
 
+static void test_limit_of_0_is_what_the_sequence_can_hold(void **state)
+{
+	char tokens[2200] = "--model count --ignore-eos --max-tokens 0 --tokens 1";
+	const struct outcome refused = run("--model count --tokens 50 --ignore-eos --max-tokens 5000");
+
+	assert_int_equal(refused.status, 3);
+	assert_int_equal(run("--model count --tokens 50 --ignore-eos --max-tokens 0").out_bytes, FAKE_MAX_SEQ_LEN - 1);
+	for (unsigned i = 1; i < FAKE_MAX_SEQ_LEN; i++)
+		strcat(tokens, ",1");
+	assert_int_equal(run(tokens).status, 3);
+}
+
 static void test_logits_file_is_raw_floats_of_the_vocabulary(void **state)
 {
 	float logits[1024];
@@ -229,7 +241,7 @@ static void test_wrong_usage_exits_2_with_one_line(void **state)
 	const char *const lines[] = {"", "--model m", "--prompt x",
 		"--model m --prompt x --tokens 1", "--model m --tokens 1,", "--model m --tokens ''",
 		"--model m --tokens -1",
-		"--model m --tokens 1 --max-tokens 0", "--model m --tokens 1 --top-p 1.5",
+		"--model m --tokens 1 --max-tokens -1", "--model m --tokens 1 --top-p 1.5",
 		"--model m --tokens 1 --temperature nan", "--model m --tokens 1 --sampling none",
 		"--model m --tokens 1 --sampling model --top-k 3", "--model m --tokens 1 --bogus",
 		"--model m --tokens 1 --stop 1,2,3,4,5,6,7,8,9", "--model m --tokens 1 extra",
@@ -294,8 +306,8 @@ static void test_errors_have_a_status_and_a_reason(void **state)
 		{"an unknown mask", ASK " --mask tree", .alone = true, .status = 2,
 			.err = "--mask: 'tree' is not causal, window:N (N at least 1), "
 			       "window:N+SINKS or prefix"},
-		{"a limit of no tokens", ASK " --max-tokens 0", .alone = true, .status = 2,
-			.err = "--max-tokens: '0' is not an integer of at least 1"},
+		{"a limit below 0", ASK " --max-tokens -1", .alone = true, .status = 2,
+			.err = "--max-tokens: '-1' is not an integer of at least 0"},
 		{"a limit of too many tokens", ASK " --max-tokens 5000000000", .alone = true, .status = 2,
 			.err = "--max-tokens: '5000000000' is more than 4294967295"},
 		{"a mask that the model does not support", ASK " --mask window:8",
@@ -387,6 +399,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_limit_of_speculation_is_the_requests),
 		cmocka_unit_test(test_deadline_of_the_first_token_is_the_requests),
 		cmocka_unit_test(test_default_limit_is_128_or_what_the_sequence_can_hold),
+		cmocka_unit_test(test_limit_of_0_is_what_the_sequence_can_hold),
 		cmocka_unit_test(test_logits_file_is_raw_floats_of_the_vocabulary),
 		cmocka_unit_test(test_wrong_usage_exits_2_with_one_line),
 		cmocka_unit_test(test_errors_have_a_status_and_a_reason),
