@@ -191,7 +191,7 @@ struct msg_welcome {
  *	BUFFER_ALLOC   kind, bytes       -> buffer, handle, fd if the kind has one; kind 0: the one with
  *	                                    a descriptor that the device has
  *	BUFFER_IMPORT  handle, its fd    -> buffer
- *	BUFFER_CLOSE   buffer            -> from now on no request may name it
+ *	BUFFER_CLOSE   buffer            -> no request that is submitted from now on may name it
  *	FENCE          request index     -> handle of the event that the index's requests record; fd if
  *	                                    the kind has one. It lives as long as the session.
  */

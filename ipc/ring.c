@@ -61,7 +61,7 @@ bool ring_sq_pop(struct ring *ring, struct ring_sqe *ret)
 		return false;
 	memcpy(ret, sqe, SQE_BYTES);
 	ring_copied();
-	atomic_init(&ret->stamp, 0);
+	atomic_init(&ret->stamp, ring->sq_index);
 	ring->sq_index++;
 	return true;
 }

@@ -207,7 +207,7 @@ struct ring {
 
 /* ---- daemon's side ---- */
 
-/* Copy out the next submission: true and *ret, or false if there is none, or none that may be taken
+/* Copy out the next submission, its index in the place of the stamp: true and *ret, or false if there is none, or none that may be taken
  * before a release. ring_sq_release publishes the head, by one store for a run of entries. */
 bool ring_sq_pop(struct ring *ring, struct ring_sqe *ret);
 void ring_sq_release(struct ring *ring);

@@ -325,6 +325,9 @@ int mimeo_buffer_close(struct mimeo *m, uint32_t id)
 
 	if (!buffer)
 		return MIMEO_E_UNKNOWN_BUFFER;
+	/* It takes effect behind what is in the ring. */
+	if (m->committed && !m->gone)
+		(void)request_flush(m);
 	int rc = buffer_call(m, &msg, -1, &reply, &fd);
 	/* Without a daemon, release what is held here too. */
 	if (rc == 0 || rc == MIMEO_E_GONE)

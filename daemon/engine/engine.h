@@ -95,13 +95,16 @@ struct engine_report {
 
 /*
  * A device buffer of a session. The loop thread fills it in and sets `open`; from then on requests
- * may name it, until the loop thread clears `open` and posts its closing. It comes back by
- * engine_buffer_take when no request and no launched step names it: only then may its memory go.
+ * may name it, until engine_post_buffer_close; those that the client had submitted before still may. It comes
+ * back by engine_buffer_take, not open, when these are taken, and no request and no launched step names it: only
+ * then may its memory go.
  */
 struct engine_buffer {
 	void *address; /* the loop thread's, until it is open */
 	uint64_t bytes;
 	_Atomic bool open;
+	_Atomic bool ends; /* entries from the index `end` of the submission ring on may not name it */
+	uint32_t end;      /* before `ends` is set */
 	/* the engine's */
 	struct engine_port *port;
 	uint32_t n_requests;  /* that name it, waiting or running */
@@ -166,8 +169,8 @@ int engine_post_attach(struct engine *engine, struct engine_port *port);
 /* Ends all that the session has: requests, sequences, pages, slots. DETACHED follows as soon as no
  * launched step names any of it. */
 int engine_post_detach(struct engine *engine, struct engine_port *port);
-/* After the buffer's `open` was cleared: engine_buffer_take returns it once nothing names it; if the session
- * is detached first, DETACHED returns all its buffers. */
+/* What the client submits from now on may not name the buffer; engine_buffer_take returns it once nothing names
+ * it. If the session is detached first, DETACHED returns all its buffers. */
 int engine_post_buffer_close(struct engine *engine, struct engine_port *port, uint32_t buffer);
 /* New requests get DRAINING from now on; a DRAINED report follows when none is left. */
 int engine_post_drain(struct engine *engine);

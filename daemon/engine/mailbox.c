@@ -88,8 +88,17 @@ int engine_post_detach(struct engine *engine, struct engine_port *port)
 
 int engine_post_buffer_close(struct engine *engine, struct engine_port *port, uint32_t buffer)
 {
-	return mailbox_post(engine,
-		(struct command){.kind = COMMAND_BUFFER_CLOSE, .port = port, .buffer = buffer});
+	struct engine_buffer *closed = &port->buffers[buffer - 1];
+	int rc;
+
+	assert(buffer >= 1 && buffer <= port->n_buffers && !atomic_load(&closed->ends));
+	/* The client published its entries before it asked. A tail that lies delays its own buffer alone. */
+	closed->end = atomic_load(&port->region.ring.control->sq_tail);
+	atomic_store(&closed->ends, true);
+	rc = mailbox_post(engine, (struct command){.kind = COMMAND_BUFFER_CLOSE, .port = port, .buffer = buffer});
+	if (rc)
+		atomic_store(&closed->ends, false);
+	return rc;
 }
 
 int engine_post_drain(struct engine *engine)

@@ -193,6 +193,7 @@ void buffers_open(struct session_buffers *buffers, uint32_t id, uint64_t offset,
 	buffers->own[id - 1].state = BUFFER_OPEN;
 	engine->address = (uint8_t *)buffers->own[id - 1].memory->thing->address + offset;
 	engine->bytes = bytes;
+	atomic_store_explicit(&engine->ends, false, memory_order_relaxed);
 	atomic_store_explicit(&engine->open, true, memory_order_release);
 }
 

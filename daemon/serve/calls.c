@@ -306,10 +306,7 @@ static void calls_close(struct session *session, const struct msg_call *msg)
 		calls_refuse(session, MIMEO_E_UNKNOWN_BUFFER, "buffer %u is not open", msg->buffer);
 		return;
 	}
-	struct engine_buffer *engine = &buffers->engine[msg->buffer - 1];
-	atomic_store_explicit(&engine->open, false, memory_order_relaxed);
 	if (engine_post_buffer_close(serve->options.engine, &session->port, msg->buffer) < 0) {
-		atomic_store_explicit(&engine->open, true, memory_order_release);
 		calls_refuse(session, MIMEO_E_NO_MEMORY, "the daemon is out of memory");
 		return;
 	}

@@ -113,7 +113,6 @@ static void check_fence(struct rig *rig, int n_open)
 		if (i == n_open) {
 			rig_cancel(&rig->client, 1, &request);
 			rig_wait(&rig->client, rig->results, 1);
-			atomic_store(&buffer.open, false);
 			assert_int_equal(engine_post_buffer_close(rig->engine, rig->client.port, BUFFER), 0);
 		}
 		assert_ended(rig, false);
@@ -122,6 +121,46 @@ static void check_fence(struct rig *rig, int n_open)
 	}
 	assert_ended(rig, true);
 	assert_int_equal(rig->results[0].status, MIMEO_E_CANCELLED);
+}
+
+static struct rig_request name_buffer(struct rig *rig, uint32_t index)
+{
+	int32_t tokens[32];
+	struct msg_generate msg = rig_greedy(rig_prompt("1+2=", tokens), 1);
+
+	msg.flags = MIMEO_GENERATE_PROMPT_LOGITS;
+	msg.logits = (struct mimeo_place){.buffer = BUFFER};
+	return rig_generate(&rig->client, index, tokens, msg.n_tokens, &msg);
+}
+
+/* A full completion ring keeps the engine from taking the entries before it hears of the close. */
+static void test_close_takes_effect_behind_what_was_submitted_before(void **state)
+{
+	struct rig *rig = *state;
+	struct ring *ring = &rig->client.region.ring;
+	struct ring_cqe cqe;
+
+	open_buffer(rig);
+	for (int i = 0; i < N_GATES; i++)
+		atomic_store(&held.open[i], true);
+	for (uint32_t i = 0; i < RING_CQ_ENTRIES(RIG_ENTRIES); i++) {
+		rig_submit(&rig->client, rig_call(&rig->client, 0, RING_OP_NOP, 0, 0));
+		RIG_AWAIT(atomic_load(&ring->control->cq_tail) == i + 1);
+	}
+	rig_submit(&rig->client, name_buffer(rig, 1));
+	assert_int_equal(engine_post_buffer_close(rig->engine, rig->client.port, BUFFER), 0);
+	rig_submit(&rig->client, name_buffer(rig, 2));
+	RIG_AWAIT(!atomic_load(&rig->engine->mailbox.waits));
+	assert_false(take_buffer(rig));
+	for (uint32_t i = 0; i < RING_CQ_ENTRIES(RIG_ENTRIES); i++) {
+		assert_true(ring_cq_peek(ring, &cqe));
+		ring_cq_advance(ring);
+	}
+	rig_wait(&rig->client, rig->results, 1);
+	rig_wait(&rig->client, rig->results, 2);
+	assert_int_equal(rig->results[1].status, 0);
+	assert_int_equal(rig->results[2].status, MIMEO_E_UNKNOWN_BUFFER);
+	RIG_AWAIT(take_buffer(rig));
 }
 
 static void test_buffer_is_busy_until_two_launched_steps_that_name_it_have_ended(void **state)
@@ -141,6 +180,7 @@ static void test_buffer_is_busy_until_the_last_launched_step_that_names_it_has_e
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		BUFFER_TEST(test_close_takes_effect_behind_what_was_submitted_before),
 		BUFFER_TEST(test_buffer_is_busy_until_two_launched_steps_that_name_it_have_ended),
 		BUFFER_TEST(test_buffer_is_busy_until_the_last_launched_step_that_names_it_has_ended),
 	};

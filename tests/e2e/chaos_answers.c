@@ -119,8 +119,6 @@ static void compare_end(struct client *c, struct asked *asked, const struct mime
 		atomic_fetch_add(&chaos->n_late, 1);
 	} else if (status == MIMEO_E_NO_MEMORY && asked->kind == STEP) {
 		atomic_fetch_add(&chaos->n_no_memory, 1);
-	} else if (status == MIMEO_E_UNKNOWN_BUFFER && asked->buffer == BUFFER_CLOSED) {
-		/* The daemon heard of the closing before it took the request from the ring. */
 	} else if (status != 0) {
 		mimeo_event_message(event, why, sizeof(why));
 		WRONG(c, "%s: %s: %s", asked->kind == STEP ? "step" : "generate",

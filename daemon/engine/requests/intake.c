@@ -468,6 +468,7 @@ int intake_request(struct engine_session *session, const struct ring_sqe *sqe, s
 		.generation = sqe->generation,
 		.user_data = sqe->user_data,
 		.op = sqe->op,
+		.entry = sqe->stamp,
 		.order = ++accounting->n_submitted,
 		.sequence = sqe->sequence,
 		.argument = sqe->argument,

@@ -11,6 +11,19 @@ static int64_t place_clip(uint64_t bytes)
 	return bytes > INT64_MAX ? INT64_MAX : (int64_t)bytes;
 }
 
+static bool place_is_before(uint32_t index, uint32_t end)
+{
+	return (int32_t)(index - end) < 0;
+}
+
+/* May the request's entry, of that index in its ring, name the buffer? */
+static bool place_may_name(struct engine_buffer *buffer, uint32_t index)
+{
+	return atomic_load_explicit(&buffer->open, memory_order_acquire) &&
+		(!atomic_load_explicit(&buffer->ends, memory_order_acquire) ||
+			place_is_before(index, buffer->end));
+}
+
 int place_take(struct request *request, const struct mimeo_place *place, uint64_t bytes,
 	struct request_place *ret, struct msg_detail *ret_detail)
 {
@@ -23,7 +36,7 @@ int place_take(struct request *request, const struct mimeo_place *place, uint64_
 	if (place->buffer == 0)
 		return 0;
 	buffer = place->buffer <= port->n_buffers ? &port->buffers[place->buffer - 1] : NULL;
-	if (!buffer || !atomic_load_explicit(&buffer->open, memory_order_acquire)) {
+	if (!buffer || !place_may_name(buffer, request->entry)) {
 		*ret_detail = DETAIL(RING_DETAIL_BUFFER, (int32_t)place->buffer);
 		return MIMEO_E_UNKNOWN_BUFFER;
 	}
@@ -79,7 +92,7 @@ void place_close_buffer(struct engine_session *session, uint32_t id)
 	struct engine_buffer *buffer = &session->port->buffers[id - 1];
 
 	assert(id >= 1 && id <= session->port->n_buffers && !buffer->closing);
-	assert(!atomic_load(&buffer->open));
+	assert(atomic_load(&buffer->open) && atomic_load(&buffer->ends));
 	buffer->port = session->port;
 	buffer->closing = true;
 	LL_PREPEND(session->accounting->closing, buffer);
@@ -95,13 +108,25 @@ void place_forget_buffers(struct engine_session *session)
 	}
 }
 
+/* All entries that may name it are requests, or have been. */
+static bool place_is_passed(const struct engine_buffer *buffer)
+{
+	const struct engine_session *session = buffer->port->engine_private;
+
+	if (place_is_before(session->port->region.ring.sq_index, buffer->end))
+		return false;
+	return !session->held || !place_is_before(session->held->sqe.stamp, buffer->end);
+}
+
 void place_release_buffers(struct accounting *accounting)
 {
 	struct engine_buffer *buffer, *next;
 
 	LL_FOREACH_SAFE (accounting->closing, buffer, next) {
 		assert(buffer->closing);
-		if (buffer->n_requests || buffer->last_launch > accounting->completed)
+		if (atomic_load_explicit(&buffer->open, memory_order_relaxed) && place_is_passed(buffer))
+			atomic_store_explicit(&buffer->open, false, memory_order_relaxed);
+		if (buffer->open || buffer->n_requests || buffer->last_launch > accounting->completed)
 			continue;
 		LL_DELETE(accounting->closing, buffer);
 		buffer->closing = false;

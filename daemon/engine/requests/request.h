@@ -55,6 +55,7 @@ struct request {
 	struct payload payload;    /* its copy, checked at intake and not afterwards */
 	const uint8_t *mask_words; /* in it: uint64 [tokens of all rows]; NULL: none */
 	struct deadlines deadlines;
+	uint32_t entry;            /* its index in the submission ring */
 	uint64_t order;            /* of submission, over all sessions; from 1 */
 	uint32_t n_passed;         /* requests submitted later that started while it was the model's misfit */
 	bool started;              /* it has run: a preempted request waits with tokens in its sequence */

@@ -164,7 +164,7 @@ MIMEO_PUBLIC int mimeo_buffer_handle(
  * to it while a request that names it is in flight. 0, or UNSUPPORTED (another kind; see
  * <mimeo/mimeo-cuda.h>), UNKNOWN_BUFFER, NO_MEMORY. */
 MIMEO_PUBLIC int mimeo_buffer_map(struct mimeo *m, uint32_t buffer, void **ret_memory);
-/* Close a buffer: requests can no longer name it. Those in flight that do go on; the daemon gives
+/* Close a buffer: requests can no longer name it. Those submitted before that do go on; the daemon gives
  * the memory back when the last of them has ended, and counts it as held until then. What
  * mimeo_buffer_map gave is unmapped, and the handle's fd is closed; what this process has mapped by
  * itself stays mapped: unmap CUDA_IPC memory first. Blocks. 0, or UNKNOWN_BUFFER, NO_MEMORY,
