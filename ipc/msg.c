@@ -62,6 +62,7 @@ static const struct msg_entry generate_entries[] = {
 	MSG_ENTRIES_MASK(struct msg_generate, mask, MIMEO_MASK_DOCUMENTS),
 	MSG_ENTRY_U32(MSG_DRAFT_TOKENS, struct msg_generate, draft_tokens, 0, UINT32_MAX),
 	MSG_ENTRY_U32(MSG_FIRST_TOKEN_MS, struct msg_generate, first_token_ms, 0, UINT32_MAX),
+	MSG_ENTRY_U32(MSG_REQUEST_CLASS, struct msg_generate, request_class, 0, MIMEO_CLASS_BATCH),
 };
 const struct msg_table msg_generate_table =
 	MSG_TABLE(struct msg_generate, generate_entries, msg_check_generate, MSG_REQUEST_STATUSES);
@@ -95,6 +96,7 @@ static const struct msg_entry step_entries[] = {
 	MSG_ENTRIES_PLACE(MSG_EMBEDDINGS_BUFFER, MSG_EMBEDDINGS_OFFSET, struct msg_step, embeddings),
 	MSG_ENTRY_FLAGS(MSG_FLAGS, struct msg_step, flags, MIMEO_STEP_FENCE | MIMEO_STEP_DETERMINISTIC),
 	MSG_ENTRIES_MASK(struct msg_step, mask, MIMEO_MASK_TREE),
+	MSG_ENTRY_U32(MSG_REQUEST_CLASS, struct msg_step, request_class, 0, MIMEO_CLASS_BATCH),
 };
 const struct msg_table msg_step_table =
 	MSG_TABLE(struct msg_step, step_entries, msg_check_step, MSG_REQUEST_STATUSES);

@@ -69,6 +69,7 @@
 	X(MASK_PREFIX, 25, "mask_prefix")                                                          \
 	X(DRAFT_TOKENS, 26, "draft_tokens")                                                        \
 	X(FIRST_TOKEN_MS, 27, "first_token_ms")                                                    \
+	X(REQUEST_CLASS, 28, "request_class")                                                      \
 	X(VERSION, 32, "version")                                                                  \
 	X(FEATURES, 33, "features")                                                                \
 	X(ENTRIES, 34, "entries")                                                                  \
@@ -132,6 +133,7 @@ struct msg_generate {
 	struct mimeo_mask mask;
 	uint32_t draft_tokens;
 	uint32_t first_token_ms;
+	uint32_t request_class; /* enum mimeo_class */
 };
 
 /* RING_OP_STEP. Payload: struct msg_row rows[n_rows], then int32 tokens of row 0, of row 1, ... */
@@ -143,6 +145,7 @@ struct msg_step {
 	struct mimeo_place logits, hidden, embeddings;
 	uint32_t flags; /* MIMEO_STEP_FENCE */
 	struct mimeo_mask mask; /* of each row */
+	uint32_t request_class; /* enum mimeo_class */
 };
 struct msg_row {
 	uint32_t sequence, n_tokens;

@@ -182,8 +182,6 @@ static int prepare_check_generate(
 
 	if ((rc = prepare_check_reserved(request, "sampling.reserved", generate->sampling.reserved)) < 0)
 		return rc;
-	if ((rc = prepare_check_reserved(request, "reserved", generate->reserved)) < 0)
-		return rc;
 	if ((rc = prepare_check_place(request, "logits", &generate->logits)) < 0)
 		return rc;
 	if ((rc = prepare_check_words(request, &generate->mask)) < 0)
@@ -246,8 +244,6 @@ static int prepare_check_step(
 
 	*ret_n_tokens = 0;
 	if ((rc = prepare_check_reserved(request, "sampling.reserved", step->sampling.reserved)) < 0)
-		return rc;
-	if ((rc = prepare_check_reserved(request, "reserved", step->reserved)) < 0)
 		return rc;
 	if ((rc = prepare_check_place(request, "logits", &step->logits)) < 0)
 		return rc;
@@ -333,6 +329,7 @@ static int prepare_generate_header(struct mimeo_request *request,
 		.mask = generate->mask,
 		.draft_tokens = generate->draft_tokens,
 		.first_token_ms = generate->first_token_ms,
+		.request_class = generate->request_class,
 	};
 	char text[MSG_TEXT_MAX];
 	struct msg_detail detail;

@@ -85,7 +85,7 @@ static void check_payloads(const struct engine_session *session)
 static void check_requests(const struct engine_session *session)
 {
 	const struct ring *ring = &session->port->region.ring;
-	uint32_t n_in_flight = 0, n_waiting = 0, n_held;
+	uint32_t n_in_flight = 0, n_waiting = 0, n_waiting_of[MIMEO_CLASS_BATCH + 1] = {0}, n_held;
 	const struct held_entry *entry;
 	const struct request *request;
 
@@ -98,8 +98,9 @@ static void check_requests(const struct engine_session *session)
 	DL_FOREACH (session->waiting, request) {
 		assert(request->state == REQUEST_WAITING && n_waiting > 0);
 		n_waiting--;
+		n_waiting_of[request->class]++;
 	}
-	assert(!n_waiting);
+	assert(!n_waiting && !memcmp(n_waiting_of, session->n_waiting_of, sizeof(n_waiting_of)));
 	/* Each final completion has its entry. */
 	assert(session->failed || session->detached ||
 		RING_CQ_ENTRIES(ring->entries) - (ring->cq_index - ring->cq_seen) >=
@@ -205,6 +206,7 @@ static void check_slots(const struct runner *runner, uint32_t *uses)
 	const struct slots *slots = &runner->slots;
 	const uint32_t n = runner->limits->max_requests;
 	const struct sequence *s;
+	uint32_t n_batch = 0;
 
 	memset(uses, 0, n * sizeof(*uses));
 	for (uint32_t i = 0; i < slots->n_free; i++)
@@ -213,7 +215,9 @@ static void check_slots(const struct runner *runner, uint32_t *uses)
 		s = slots->running[i];
 		assert(s->state == SEQUENCE_RUNNING && s->runner == runner);
 		uses[s->slot]++;
+		n_batch += s->request->class == MIMEO_CLASS_BATCH;
 	}
+	assert(n_batch == slots->n_batch);
 	LL_FOREACH (slots->releasing, s) {
 		assert(s->state == SEQUENCE_RELEASING && s->runner == runner);
 		assert(s->last_step > runner->completed && s->last_step <= runner->launched);

@@ -18,6 +18,8 @@
  */
 #include "tests/daemon/dry.h"
 
+#include "daemon/engine/requests/class.h"
+
 #include "attention/kv_cache.h"
 
 enum {
@@ -115,8 +117,10 @@ static void on_row(struct dry *in, const struct sequence *sequence, const struct
 		const uint64_t wait = n_steps - (pending->turn > pending->since ? pending->turn : pending->since);
 
 		longest_wait = wait > longest_wait ? wait : longest_wait;
+		/* A batch request has its user's share of one slot of CLASS_BATCH_PART. */
 		assert_true(wait * sequence->session->share.user->weight * WAIT_PART <=
-			(uint64_t)SLOTS * LENGTH * most_weight * LENGTH / BATCH);
+			(uint64_t)SLOTS * LENGTH * most_weight * LENGTH / BATCH *
+				(request->class == MIMEO_CLASS_BATCH ? CLASS_BATCH_PART : 1));
 		pending->end = row->start;
 	}
 	pending->ran = true;
@@ -185,6 +189,7 @@ static void submit_generate(struct session *session, uint32_t sequence)
 	msg.sequence = sequence;
 	msg.flags = draw(2) ? MIMEO_GENERATE_IGNORE_EOS : 0;
 	msg.deadline_ms = draw(50) ? 0 : 1 + (uint32_t)draw(2000);
+	msg.request_class = draw(4) ? MIMEO_CLASS_NORMAL : 1 + (uint32_t)draw(2);
 	if (sequence)
 		session->sequences[sequence - 1].busy = true;
 	session->client.used = index * AREA;

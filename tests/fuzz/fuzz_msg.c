@@ -99,6 +99,7 @@ static void fuzz_generate(const uint8_t *data, size_t size)
 	CLAIM(again.n_tokens == msg.n_tokens && again.n_stop == msg.n_stop);
 	CLAIM(again.draft_tokens == msg.draft_tokens && again.max_tokens == msg.max_tokens);
 	CLAIM(again.deadline_ms == msg.deadline_ms && again.first_token_ms == msg.first_token_ms);
+	CLAIM(again.request_class == msg.request_class && msg.request_class <= MIMEO_CLASS_BATCH);
 	CLAIM(memcmp(again.stop, msg.stop, sizeof(msg.stop)) == 0);
 }
 

@@ -323,6 +323,7 @@ static void generate(struct program *p, struct peer *peer)
 	msg.mask = mask_of(p, how & 16 ? operand(p, 1) : 0);
 	msg.deadline_ms = how & 32 ? operand(p, 1) : 0;
 	msg.first_token_ms = how & 1 ? msg.deadline_ms : 0;
+	msg.request_class = (how >> 1) % (MIMEO_CLASS_BATCH + 1);
 	msg.n_stop = how & 64 ? 2 : 0;
 	if (how & 128)
 		msg.logits = place_of(p);

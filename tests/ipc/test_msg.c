@@ -49,6 +49,7 @@ static struct msg_generate full_generate(void)
 		.mask = {.kind = MIMEO_MASK_WINDOW, .window = UINT32_MAX, .sinks = 4},
 		.draft_tokens = MIMEO_DRAFT_NONE,
 		.first_token_ms = UINT32_MAX,
+		.request_class = MIMEO_CLASS_BATCH,
 	};
 }
 
@@ -114,6 +115,7 @@ static void test_msg_generate_is_decoded_as_it_was_encoded(void **state)
 	assert_int_equal(got.deadline_ms, sent.deadline_ms);
 	assert_true(got.draft_tokens == sent.draft_tokens);
 	assert_true(got.first_token_ms == sent.first_token_ms);
+	assert_int_equal(got.request_class, sent.request_class);
 	assert_memory_equal(&got.mask, &sent.mask, sizeof(sent.mask));
 	check_sampling(&got.sampling, &sent.sampling);
 }
@@ -124,6 +126,7 @@ static void test_msg_step_is_decoded_as_it_was_encoded(void **state)
 				     .n_rows = 17,
 				     .outputs = 7,
 				     .deadline_ms = 1,
+				     .request_class = MIMEO_CLASS_INTERACTIVE,
 				     .mask = {.kind = MIMEO_MASK_PREFIX, .prefix = 9},
 				     .sampling = {.temperature = FLT_MIN, .top_k = UINT32_MAX}};
 	uint8_t bytes[MSG_HEADER_MAX];
@@ -133,6 +136,7 @@ static void test_msg_step_is_decoded_as_it_was_encoded(void **state)
 	assert_int_equal(msg_step_decode(codec, bytes, (size_t)n, &got, &detail), 0);
 	assert_int_equal(got.model, 3);
 	assert_int_equal(got.n_rows, 17);
+	assert_int_equal(got.request_class, MIMEO_CLASS_INTERACTIVE);
 	assert_int_equal(got.outputs, 7);
 	assert_int_equal(got.deadline_ms, 1);
 	assert_memory_equal(&got.mask, &sent.mask, sizeof(sent.mask));
@@ -363,7 +367,7 @@ static void test_msg_fields_have_names(void **state)
 	assert_string_equal(msg_field_name(MSG_MAX_TOKENS), "max_tokens");
 	assert_string_equal(msg_field_name(MSG_PAGE_TOKENS), "page_tokens");
 	assert_string_equal(msg_field_name(0), "?");
-	for (unsigned i = MSG_MODEL; i <= MSG_FIRST_TOKEN_MS; i++)
+	for (unsigned i = MSG_MODEL; i <= MSG_REQUEST_CLASS; i++)
 		assert_string_not_equal(msg_field_name(i), "?");
 	assert_string_equal(msg_field_name(MSG_MAX_BATCH_TOKENS), "max_batch_tokens");
 	for (unsigned kind = 0; kind <= MIMEO_MASK_TREE; kind++)

@@ -159,6 +159,8 @@ static void test_msg_request_fields_in_range_are_taken(void **state)
 		EXTRA(MSG_DRAFT_TOKENS, "\xce\xff\xff\xff\xff"),
 		EXTRA(MSG_FIRST_TOKEN_MS, "\x00"),
 		EXTRA(MSG_FIRST_TOKEN_MS, "\xce\xff\xff\xff\xff"),
+		EXTRA(MSG_REQUEST_CLASS, "\x00"),
+		EXTRA(MSG_REQUEST_CLASS, "\x02"),
 	};
 
 	check_extras(GENERATE_MSG, 0, extras, ARRAY_SIZE(extras));
@@ -204,10 +206,12 @@ static void test_msg_request_fields_out_of_range_are_refused_by_name(void **stat
 		EXTRA(MSG_DRAFT_TOKENS, U32_PLUS),
 		EXTRA(MSG_FIRST_TOKEN_MS, "\xff"),
 		EXTRA(MSG_FIRST_TOKEN_MS, U32_PLUS),
+		EXTRA(MSG_REQUEST_CLASS, "\x03"),
+		EXTRA(MSG_REQUEST_CLASS, "\xff"),
 	};
 	static const struct extra step[] = {EXTRA(MSG_TEMPERATURE, F32_NAN),
 		EXTRA(MSG_MODEL, "\xff"), EXTRA(MSG_MASK, "\x05"), EXTRA(MSG_MASK_SINKS, "\x01"),
-		EXTRA(MSG_DRAFT_TOKENS, "\x01")};
+		EXTRA(MSG_DRAFT_TOKENS, "\x01"), EXTRA(MSG_REQUEST_CLASS, "\x03")};
 
 	check_extras(GENERATE_MSG, MIMEO_E_INVALID, generate, ARRAY_SIZE(generate));
 	check_extras(STEP_MSG, MIMEO_E_INVALID, step, ARRAY_SIZE(step));

@@ -41,6 +41,7 @@ static void test_generate_arrives_as_it_was_prepared(void **state)
 	generate.flags = MIMEO_GENERATE_IGNORE_EOS;
 	generate.deadline_ms = 1500;
 	generate.first_token_ms = 300;
+	generate.request_class = MIMEO_CLASS_INTERACTIVE;
 	generate.sampling.temperature = 0.75f;
 	generate.sampling.top_k = 9;
 	generate.sampling.seed = UINT64_MAX;
@@ -63,6 +64,7 @@ static void test_generate_arrives_as_it_was_prepared(void **state)
 	assert_int_equal(msg.flags, MIMEO_GENERATE_IGNORE_EOS);
 	assert_int_equal(msg.deadline_ms, 1500);
 	assert_int_equal(msg.first_token_ms, 300);
+	assert_int_equal(msg.request_class, MIMEO_CLASS_INTERACTIVE);
 	assert_true(msg.sampling.temperature == 0.75f);
 	assert_int_equal(msg.sampling.top_k, 9);
 	assert_int_equal(msg.sampling.seed, UINT64_MAX);
@@ -429,7 +431,7 @@ static void test_generate_refuses_values_that_the_daemon_refuses(void **state)
 	REFUSES(MIMEO_E_INVALID, "logits.reserved is 1", generate.logits.reserved = 1);
 	REFUSES(MIMEO_E_INVALID, "logits.offset is 32 and must be a multiple of 64", generate.flags = MIMEO_GENERATE_PROMPT_LOGITS;
 		generate.logits.buffer = 1; generate.logits.offset = 32);
-	REFUSES(MIMEO_E_INVALID, "reserved is 7 and must be 0", generate.reserved = 7);
+	REFUSES(MIMEO_E_INVALID, "request_class is 3: it must be from 0 to 2", generate.request_class = 3);
 	REFUSES(MIMEO_E_INVALID, "draft_tokens is 9", generate.draft_tokens = MIMEO_DRAFT_MAX + 1);
 	REFUSES(MIMEO_E_INVALID, "draft_tokens is 4294967294", generate.draft_tokens = MIMEO_DRAFT_NONE - 1);
 	REFUSES(MIMEO_E_INVALID, "temperature is -1", generate.sampling.temperature = -1);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Which rows the next step carries: decodes first, then prompt chunks, up to the step's limits of rows
- * and tokens. Prompts take the rest of the token budget in the order of their sessions' shares (share.h), of
- * a session the oldest first. A prefix whose tokens attend to each other is not cut: it waits if it does not fit,
+ * and tokens. Prompts take the rest of the token budget in the order of their sessions' shares (share.h) and of
+ * their classes (class.h), of a session and class the oldest first. A prefix whose tokens attend to each other is not cut: it waits if it does not fit,
  * and goes ahead of the decodes in the next step, one a step, never in two steps in a row. Verifications
  * have several tokens each and may fill a step: one of them then yields to prompts in the next.
  *
@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "daemon/engine/lane/speculation.h"
+#include "daemon/engine/requests/class.h"
 #include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/finish.h"
 #include "daemon/engine/requests/reclaim.h"
@@ -429,7 +430,17 @@ static void schedule_add_whole(struct batch *b)
 	}
 }
 
-/* The prompt whose turn it is: of the session by share.h, of that the oldest. NULL: none is left. */
+/* Is it the turn of s before that of the other? */
+static bool schedule_is_before(const struct batch *b, const struct sequence *s, const struct sequence *other)
+{
+	const bool spares_last = b->schedule->turn % CLASS_BATCH_TURN != 0;
+
+	if (class_is_spare(s->request) != class_is_spare(other->request))
+		return class_is_spare(other->request) == spares_last;
+	return class_turn_is_before(s->request, other->request);
+}
+
+/* The prompt whose turn it is. NULL: none is left. */
 static struct sequence *schedule_next_prefill(const struct batch *b)
 {
 	const struct slots *slots = &b->runner->slots;
@@ -440,8 +451,7 @@ static struct sequence *schedule_next_prefill(const struct batch *b)
 
 		if (!schedule_is_prefill(s) || schedule_is_in(b, s) || s->looked == b->inflight->step)
 			continue;
-		if (!ret || (s->session == ret->session ? s->request->order < ret->request->order
-							: share_is_before(s->session, ret->session)))
+		if (!ret || schedule_is_before(b, s, ret))
 			ret = s;
 	}
 	return ret;

@@ -26,6 +26,7 @@ struct slots {
 	uint32_t n_free;
 	struct sequence **running; /* [max_requests] */
 	uint32_t n_running;
+	uint32_t n_batch; /* of these: of batch requests */
 	struct sequence *releasing; /* stopped, but a launched step still names their slots and pages */
 	struct sequence *idle;      /* IDLE and open, not fixed; the least recently used first */
 	uint32_t n_idle_pages;      /* of these; pages that they share count several times */

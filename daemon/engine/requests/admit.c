@@ -8,16 +8,20 @@
  * busy, is claimed, and later requests that name it are passed over.
  *
  * Turns: the session whose turn it is (share.h) starts one generate request; ADMIT_COST bounds a session's
- * turn. A request that finds a slot, but not all pages or slots that it needs, is a misfit: others pass it. The
+ * turn. Batch requests that would be spare (class.h) have their turns when nothing else can start.
+ *
+ * A request that finds a slot, but not all pages or slots that it needs, is a misfit: others pass it. The
  * model's oldest misfit becomes its head when ADMIT_PASSES later ones have passed it. Nothing else of the model
  * starts then, and generate requests are preempted, the youngest first, until the head fits; those before it
- * only after they gained a token since their start: so they end, too.
+ * only after they gained a token since their start: so they end, too. Of a request that would be spare only batch
+ * requests count that pass it.
  */
 #include "daemon/engine/requests/admit.h"
 
 #include <assert.h>
 #include <string.h>
 
+#include "daemon/engine/requests/class.h"
 #include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/finish.h"
 #include "daemon/engine/requests/reclaim.h"
@@ -65,7 +69,8 @@ static void admit_start(struct request *request)
 	request->state = REQUEST_RUNNING;
 	request->n_passed = 0;
 	misfit = slots->misfit;
-	if (!misfit || misfit->order > request->order)
+	if (!misfit || misfit->order > request->order ||
+		(class_is_spare(misfit) && request->class != MIMEO_CLASS_BATCH))
 		return;
 	if (++misfit->n_passed < ADMIT_PASSES || slots->head)
 		return;
@@ -92,6 +97,12 @@ static void admit_run(struct request *request, uint32_t i, struct sequence *sequ
 	assert(!rc);
 }
 
+/* Spare ones count as younger than all others. */
+static bool admit_is_older(const struct request *a, const struct request *b)
+{
+	return class_is_spare(a) == class_is_spare(b) ? a->order < b->order : class_is_spare(b);
+}
+
 static enum admit_outcome admit_wait(struct request *request, uint32_t n_slots)
 {
 	struct slots *slots = &request->runner->slots;
@@ -99,7 +110,7 @@ static enum admit_outcome admit_wait(struct request *request, uint32_t n_slots)
 	/* Where no slot is free nothing passes it: it is its session's turn later. */
 	if (n_slots == 1 && !slots->n_free)
 		return BLOCKED;
-	if (!slots->misfit || request->order < slots->misfit->order)
+	if (!slots->misfit || admit_is_older(request, slots->misfit))
 		slots->misfit = request;
 	return BLOCKED;
 }
@@ -142,7 +153,7 @@ static bool admit_has_slots(struct request *request, uint32_t n_slots)
 		return true;
 	if (runner->slots.head == request)
 		return reclaim_slots(runner, n_slots);
-	admit_inherit(request, reclaim_slots_of_others(runner, n_slots, request->session));
+	admit_inherit(request, reclaim_slots_of_others(runner, n_slots, request));
 	return false;
 }
 
@@ -158,7 +169,7 @@ static bool admit_make_free(struct request *request, uint32_t n_slots, uint32_t 
 	if (kv_pages_free(runner->kv) >= n_pages || reclaim_pages(runner, n_pages, claim, head))
 		return true;
 	if (!head)
-		admit_inherit(request, reclaim_pages_of_others(runner, n_pages, request->session));
+		admit_inherit(request, reclaim_pages_of_others(runner, n_pages, request));
 	return false;
 }
 
@@ -431,25 +442,21 @@ static uint32_t admit_cost(const struct request *request)
 	return request->op == RING_OP_STEP ? 1 + request->n_rows : 1;
 }
 
-/* Walk the waiting list as far as the session's turn goes; start what may start, one generate request at most.
- * True if there may be more to start. */
-static bool admit_session(struct engine_session *session)
+/* Walk the waiting list as far as the session's turn goes; start what may start of the class, spare requests only
+ * if `spare`, and one generate request at most. True if there may be more to start. */
+static bool admit_class(struct engine_session *session, uint32_t class, bool spare)
 {
 	struct accounting *accounting = session->accounting;
 	uint64_t pass = ++accounting->pass;
 	struct request *request = session->waiting, *next;
 
-	if (session->looked != accounting->n_turns) {
-		session->looked = accounting->n_turns;
-		session->cost = 0;
-		session->started = false;
-	}
 	for (; request && session->cost < ADMIT_COST; request = next) {
 		enum admit_outcome outcome;
 
 		next = request->next;
 		session->cost += admit_cost(request);
-		if (admit_names_claimed(request, pass))
+		if (request->class != class || (!spare && class_is_spare(request)) ||
+			admit_names_claimed(request, pass))
 			outcome = BLOCKED;
 		else if (request->op == RING_OP_GENERATE)
 			outcome = admit_generate(request);
@@ -470,30 +477,77 @@ static bool admit_session(struct engine_session *session)
 	return false;
 }
 
-/* A session that has its part of the slots comes behind those that have less: they would take it back. */
+static bool admit_session(struct engine_session *session, bool spare)
+{
+	static const uint32_t order[] = {MIMEO_CLASS_INTERACTIVE, MIMEO_CLASS_NORMAL, MIMEO_CLASS_BATCH};
+	struct accounting *accounting = session->accounting;
+
+	if (session->looked != accounting->n_turns) {
+		session->looked = accounting->n_turns;
+		session->cost = 0;
+		session->started = false;
+	}
+	for (unsigned i = spare ? 2 : 0; i < 3; i++) {
+		if (session->n_waiting_of[order[i]] && admit_class(session, order[i], spare))
+			return true;
+	}
+	return false;
+}
+
+/* A session that has its part of the slots comes behind those that have less: they would take it back. Of a user's
+ * sessions one with an interactive request comes first. */
 static bool admit_is_before(
 	const struct accounting *accounting, const struct engine_session *a, const struct engine_session *b)
 {
 	const uint32_t n = accounting->options->max_requests;
 	const bool a_has = a->n_busy >= share_entitlement(accounting, a, n);
 	const bool b_has = b->n_busy >= share_entitlement(accounting, b, n);
+	const bool a_interactive = a->n_waiting_of[MIMEO_CLASS_INTERACTIVE] > 0;
+	const bool b_interactive = b->n_waiting_of[MIMEO_CLASS_INTERACTIVE] > 0;
 
-	return a_has == b_has ? share_is_before(a, b) : b_has;
+	if (a_has != b_has)
+		return b_has;
+	if (a->share.user == b->share.user && a_interactive != b_interactive)
+		return a_interactive;
+	return share_is_before(a, b);
+}
+
+static bool admit_is_tried(const struct engine_session *session, bool spare)
+{
+	const uint64_t turn = session->accounting->n_turns;
+
+	return spare ? !session->n_waiting_of[MIMEO_CLASS_BATCH] || session->tried_batch == turn
+		     : !session->waiting || session->tried == turn;
 }
 
 /* The session whose turn it is; NULL: none has more to start. */
-static struct engine_session *admit_next(const struct accounting *accounting)
+static struct engine_session *admit_next(const struct accounting *accounting, bool spare)
 {
 	struct engine_session *ret = NULL;
 
 	for (uint32_t i = 0; i < accounting->n_sessions; i++) {
 		struct engine_session *session = accounting->sessions[i];
 
-		if (session->waiting && session->tried != accounting->n_turns &&
-			(!ret || admit_is_before(accounting, session, ret)))
+		if (!admit_is_tried(session, spare) && (!ret || admit_is_before(accounting, session, ret)))
 			ret = session;
 	}
 	return ret;
+}
+
+static bool admit_turns(struct accounting *accounting, bool spare)
+{
+	struct engine_session *session;
+	bool any = false;
+
+	while ((session = admit_next(accounting, spare))) {
+		if (admit_session(session, spare))
+			any = true;
+		else if (spare)
+			session->tried_batch = accounting->n_turns;
+		else
+			session->tried = accounting->n_turns;
+	}
+	return any;
 }
 
 /* An heir that has had its turn since its part came back keeps nothing from others. */
@@ -512,19 +566,14 @@ static void admit_disinherit(struct accounting *accounting)
 
 bool admit(struct accounting *accounting)
 {
-	struct engine_session *session;
-	bool any = false;
+	bool any;
 
 	if (!accounting->admit || !accounting->n_sessions)
 		return false;
 	accounting->admit = false;
 	accounting->n_turns++;
-	while ((session = admit_next(accounting))) {
-		if (admit_session(session))
-			any = true;
-		else
-			session->tried = accounting->n_turns;
-	}
+	any = admit_turns(accounting, false);
+	any |= admit_turns(accounting, true);
 	admit_disinherit(accounting);
 	return any || accounting->admit;
 }

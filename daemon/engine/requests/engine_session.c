@@ -158,6 +158,7 @@ void engine_session_wait_push(struct engine_session *session, struct request *re
 	request->state = REQUEST_WAITING;
 	DL_APPEND(session->waiting, request);
 	session->n_waiting++;
+	session->n_waiting_of[request->class]++;
 	session->accounting->admit = true;
 	assert(session->n_waiting <= session->n_in_flight);
 }
@@ -177,6 +178,7 @@ void engine_session_wait_return(struct engine_session *session, struct request *
 	else
 		DL_APPEND(session->waiting, request);
 	session->n_waiting++;
+	session->n_waiting_of[request->class]++;
 	session->accounting->admit = true;
 	assert(session->n_waiting <= session->n_in_flight);
 }
@@ -184,8 +186,10 @@ void engine_session_wait_return(struct engine_session *session, struct request *
 void engine_session_wait_remove(struct engine_session *session, struct request *request)
 {
 	assert(request->state == REQUEST_WAITING && session->n_waiting > 0);
+	assert(session->n_waiting_of[request->class] > 0);
 	DL_DELETE(session->waiting, request);
 	session->n_waiting--;
+	session->n_waiting_of[request->class]--;
 	assert((session->n_waiting == 0) == !session->waiting);
 	engine_session_wait_beside(request);
 }

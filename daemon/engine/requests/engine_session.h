@@ -26,7 +26,8 @@ struct engine_session {
 	bool publish;  /* completions were pushed */
 	bool stuffed;  /* no space for another final completion: its ring is not read */
 	struct share_session share;
-	uint64_t tried;  /* admission turn in which nothing more of it could start */
+	uint64_t tried;  /* admission turn in which nothing more of it could start; and no more batch request */
+	uint64_t tried_batch;
 	uint64_t looked; /* the last one in which its requests were looked at, what that cost so far, and whether
 	                    it was of use */
 	uint32_t cost;
@@ -36,7 +37,8 @@ struct engine_session {
 	uint32_t max_sequences, n_requests, max_seq_len;
 	struct sequence *sequences; /* [max_sequences] by id - 1, then [n_requests] ephemeral ones */
 	struct request *requests;   /* [n_requests] */
-	struct request *waiting;    /* in order of submission */
+	struct request *waiting;    /* in order of submission ... */
+	uint32_t n_waiting_of[MIMEO_CLASS_BATCH + 1]; /* ... and how many of each class */
 	struct payload_pool payloads;
 	struct held_entry *entries; /* [n_requests] by request index */
 	struct held_entry *held;    /* those held, in order: the first waits for space in the pool */

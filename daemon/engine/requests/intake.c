@@ -324,6 +324,7 @@ static int intake_generate(struct request *request, const struct ring_sqe *sqe, 
 		    request->want_logits && !request->logits.at, 0, refusal))
 		return refusal->status;
 	request->sequence = msg.sequence;
+	request->class = msg.request_class;
 	request->n_rows = request->n_rows_unlaunched = 1;
 	request->rows[0] = (struct request_row){msg.sequence, msg.n_tokens, 0, tokens};
 	if (msg_mask_has_words(&msg.mask))
@@ -408,6 +409,7 @@ static int intake_step(struct request *request, const struct ring_sqe *sqe, stru
 			accounting->options->max_requests));
 	if (intake_rows(request, sqe, msg.n_rows, &msg.mask, refusal))
 		return refusal->status;
+	request->class = msg.request_class;
 	request->want_tokens = msg.outputs & MIMEO_STEP_TOKENS;
 	request->want_logits = msg.outputs & MIMEO_STEP_LOGITS;
 	request->want_hidden = msg.outputs & MIMEO_STEP_HIDDEN;

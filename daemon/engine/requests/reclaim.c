@@ -6,6 +6,7 @@
 #include <utlist.h>
 
 #include "daemon/engine/models/runner.h"
+#include "daemon/engine/requests/class.h"
 #include "daemon/engine/requests/engine_session.h"
 
 /* The sequence's pages that are not marked yet; they are marked now. */
@@ -117,12 +118,31 @@ static const struct sequence *reclaim_oldest(const struct runner *runner)
 
 /* ---- preemption ---- */
 
-/* The youngest generate request that may be preempted for the model's head; NULL: none. */
+/* The youngest spare batch request, for any other request; NULL: none. */
+static struct sequence *reclaim_spare(const struct runner *runner, const struct request *request)
+{
+	struct sequence *victim = NULL;
+
+	if (request->class == MIMEO_CLASS_BATCH)
+		return NULL;
+	for (uint32_t i = 0; i < runner->slots.n_running; i++) {
+		struct sequence *s = runner->slots.running[i];
+
+		if (class_is_spare(s->request) && sequence_is_preemptible(s) &&
+			(!victim || s->request->order > victim->request->order))
+			victim = s;
+	}
+	return victim;
+}
+
+/* A spare request, else the youngest generate request that may be preempted for the model's head; NULL: none. */
 static struct sequence *reclaim_victim_of_head(const struct runner *runner)
 {
 	const struct request *head = runner->slots.head;
-	struct sequence *victim = NULL;
+	struct sequence *victim = reclaim_spare(runner, head);
 
+	if (victim)
+		return victim;
 	for (uint32_t i = 0; i < runner->slots.n_running; i++) {
 		struct sequence *s = runner->slots.running[i];
 
@@ -172,11 +192,11 @@ bool reclaim_slots(struct runner *runner, uint32_t n_slots)
 	return runner->slots.n_free >= n_slots;
 }
 
-/* ---- from sessions above their entitlement ---- */
+/* ---- from spare requests, and from sessions above their entitlement ---- */
 
 /* The youngest request that may be preempted, of another session that is above its entitlement and furthest
  * behind in its turn. */
-static struct sequence *reclaim_victim_of_others(
+static struct sequence *reclaim_victim_above(
 	const struct runner *runner, const struct engine_session *session, bool pages)
 {
 	const struct sequence *oldest = reclaim_oldest(runner);
@@ -199,26 +219,36 @@ static struct sequence *reclaim_victim_of_others(
 	return victim;
 }
 
-bool reclaim_pages_of_others(struct runner *runner, uint32_t n_pages, const struct engine_session *session)
+static struct sequence *reclaim_victim_of_others(
+	const struct runner *runner, uint32_t n_more, const struct request *request, bool pages)
 {
-	struct sequence *victim = NULL;
+	struct sequence *victim = reclaim_spare(runner, request);
+
+	if (victim || class_is_spare(request) || reclaim_is_above(runner, request->session, n_more, pages))
+		return victim;
+	return reclaim_victim_above(runner, request->session, pages);
+}
+
+bool reclaim_pages_of_others(struct runner *runner, uint32_t n_pages, const struct request *request)
+{
+	struct sequence *victim;
 	bool any = false;
 
-	while (reclaim_coming_pages(runner) < n_pages && !reclaim_is_above(runner, session, n_pages, true) &&
-		(victim = reclaim_victim_of_others(runner, session, true))) {
+	while (reclaim_coming_pages(runner) < n_pages &&
+		(victim = reclaim_victim_of_others(runner, n_pages, request, true))) {
 		sequence_preempt(victim);
 		any = true;
 	}
 	return any;
 }
 
-bool reclaim_slots_of_others(struct runner *runner, uint32_t n_slots, const struct engine_session *session)
+bool reclaim_slots_of_others(struct runner *runner, uint32_t n_slots, const struct request *request)
 {
 	struct sequence *victim;
 	bool any = false;
 
-	while (reclaim_coming_slots(runner) < n_slots && !reclaim_is_above(runner, session, n_slots, false) &&
-		(victim = reclaim_victim_of_others(runner, session, false))) {
+	while (reclaim_coming_slots(runner) < n_slots &&
+		(victim = reclaim_victim_of_others(runner, n_slots, request, false))) {
 		sequence_preempt(victim);
 		any = true;
 	}
@@ -228,15 +258,17 @@ bool reclaim_slots_of_others(struct runner *runner, uint32_t n_slots, const stru
 /* ---- for a decode ---- */
 
 /* The youngest that was submitted after the decode's request; any: also of others that are not above their
- * entitlement. */
+ * entitlement. A spare request takes from batch requests only. */
 static struct sequence *reclaim_younger(const struct runner *runner, const struct sequence *decode, bool any)
 {
+	const bool spare = class_is_spare(decode->request);
 	struct sequence *victim = NULL;
 
 	for (uint32_t i = 0; i < runner->slots.n_running; i++) {
 		struct sequence *s = runner->slots.running[i];
 
 		if (!sequence_is_preemptible(s) || s->request->order <= decode->request->order ||
+			(spare && s->request->class != MIMEO_CLASS_BATCH) ||
 			(victim && s->request->order < victim->request->order))
 			continue;
 		if (any || s->session == decode->session || reclaim_is_above(runner, s->session, 0, true))
@@ -247,8 +279,10 @@ static struct sequence *reclaim_younger(const struct runner *runner, const struc
 
 static struct sequence *reclaim_victim_of_decode(const struct runner *runner, const struct sequence *decode)
 {
-	struct sequence *victim = reclaim_younger(runner, decode, false);
+	struct sequence *victim = reclaim_spare(runner, decode->request);
 
+	if (!victim)
+		victim = reclaim_younger(runner, decode, false);
 	return victim || reclaim_oldest(runner) != decode ? victim : reclaim_younger(runner, decode, true);
 }
 
@@ -262,6 +296,6 @@ bool reclaim_pages_for_decode(struct runner *runner, uint32_t n_pages, const str
 		reclaim_evict(runner, n_pages, 0);
 	}
 	if (reclaim_coming_pages(runner) < n_pages)
-		reclaim_pages_of_others(runner, n_pages, decode->session);
+		reclaim_pages_of_others(runner, n_pages, decode->request);
 	return kv_pages_free(runner->kv) >= n_pages;
 }

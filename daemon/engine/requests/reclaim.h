@@ -8,6 +8,8 @@
  * once more later: a position's keys depend on the tokens before it alone, and so does its draw
  * (vLLM's recomputation, Kwon et al. 2023, arXiv:2309.06180, section 4.5).
  *
+ * Spare batch requests (class.h) are preempted before all others.
+ *
  * The oldest generate request is preempted by the model's head alone, and behind a token that it has gained:
  * so every request ends.
  * Hot path: no allocation, no lock, no system call.
@@ -27,11 +29,11 @@ bool reclaim_pages(struct runner *runner, uint32_t n_pages, uint64_t claim, bool
  * of sessions above their entitlement are preempted, for the oldest request in the end any; and if its session
  * stays within its own entitlement, as below. */
 bool reclaim_pages_for_decode(struct runner *runner, uint32_t n_pages, const struct sequence *decode);
-/* Have pages or slots free, or on their way back, from sessions above their entitlement (share.h), for one
- * that stays within its own with so many more. A request gives them behind a token that it gained. True if
- * any does. */
-bool reclaim_pages_of_others(struct runner *runner, uint32_t n_pages, const struct engine_session *session);
-bool reclaim_slots_of_others(struct runner *runner, uint32_t n_slots, const struct engine_session *session);
+/* Have pages or slots free, or on their way back, for a request: from spare batch requests, if it is no batch request; and
+ * from sessions above their entitlement (share.h), if its own stays within its own with so many more, behind a token
+ * that their requests gained. True if any gives some. */
+bool reclaim_pages_of_others(struct runner *runner, uint32_t n_pages, const struct request *request);
+bool reclaim_slots_of_others(struct runner *runner, uint32_t n_slots, const struct request *request);
 /* Have n_slots free for the model's head, or on their way back. True if they are free now. */
 bool reclaim_slots(struct runner *runner, uint32_t n_slots);
 

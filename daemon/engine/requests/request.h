@@ -49,6 +49,7 @@ struct request {
 	uint32_t index, generation;
 	uint64_t user_data;
 	uint16_t op;
+	uint32_t class;              /* enum mimeo_class */
 	uint32_t sequence, argument; /* as in the entry */
 	struct slot_sampling sampling;
 	struct mimeo_mask mask;

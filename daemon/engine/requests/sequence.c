@@ -321,6 +321,8 @@ void sequence_run(struct sequence *sequence, struct request *request, uint32_t r
 	sequence->n_drafts = 0; /* before its first row it has none: schedule.c looks at all that run */
 	assert(slots->n_running < sequence->runner->limits->max_requests);
 	slots->running[slots->n_running++] = sequence;
+	sequence->batch = request->class == MIMEO_CLASS_BATCH;
+	slots->n_batch += sequence->batch;
 }
 
 /* Its preempted request waits once more. */
@@ -376,6 +378,8 @@ static void sequence_leave_running(struct sequence *sequence)
 	assert(i < slots->n_running);
 	for (slots->n_running--; i < slots->n_running; i++)
 		slots->running[i] = slots->running[i + 1];
+	assert(slots->n_batch >= sequence->batch);
+	slots->n_batch -= sequence->batch;
 }
 
 /* As soon as no launched step names it; its request may have ended before. */

@@ -49,6 +49,7 @@ struct sequence {
 	uint64_t salt;           /* of its pages in the prefix cache */
 	uint32_t n_shown;        /* leading entries of the table that the slot's block table has */
 	struct request *request; /* RUNNING, or RELEASING and preempted */
+	bool batch;              /* RUNNING for a batch request */
 	uint32_t row;            /* which of the request's */
 	uint32_t target;         /* end of the tokens that the request brought */
 	uint32_t n_history;      /* leading positions that were computed before the request */

@@ -176,6 +176,22 @@ struct mimeo_place {
 };
 #define MIMEO_PLACE_ALIGN 64
 
+/* ---- classes of requests ---- */
+
+/*
+ * Which requests come first. A class moves work within a user's share; it does not enlarge that share:
+ *
+ *	INTERACTIVE   before other requests of the same user
+ *	NORMAL
+ *	BATCH         behind the others of all users, and preempted first. While others want the whole
+ *	              device, BATCH requests together get one of 16 computed tokens
+ */
+enum mimeo_class {
+	MIMEO_CLASS_NORMAL = 0,
+	MIMEO_CLASS_INTERACTIVE = 1,
+	MIMEO_CLASS_BATCH = 2,
+};
+
 /* ---- flags of requests ---- */
 
 /* struct mimeo_generate: flags */

@@ -198,7 +198,7 @@ struct mimeo_generate {
 	struct mimeo_place logits;      /* where PROMPT_LOGITS go; buffer 0: into the event */
 	struct mimeo_mask mask;         /* all zero: the model's, usually causal */
 	uint32_t first_token_ms;        /* deadline of the first token, from submission; 0: none */
-	uint32_t reserved;              /* 0 */
+	uint32_t request_class;         /* enum mimeo_class */
 };
 
 #define MIMEO_GENERATE_INIT                                                                        \
@@ -228,8 +228,8 @@ struct mimeo_step {
 	 * hidden_size] of the model's activation type, in place of those of ids; buffer 0: ids.
 	 * They must be there when the step is submitted, and stay until its final event. */
 	struct mimeo_place embeddings;
-	uint32_t flags;    /* MIMEO_STEP_FENCE */
-	uint32_t reserved; /* 0 */
+	uint32_t flags;         /* MIMEO_STEP_FENCE */
+	uint32_t request_class; /* enum mimeo_class */
 	struct mimeo_mask mask; /* of each row; all zero: the model's, usually causal */
 };
 
