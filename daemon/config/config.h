@@ -90,6 +90,7 @@ struct config {
 	uint64_t max_client_buffer_bytes; /* theirs */
 	uint64_t max_buffer_bytes;        /* all sessions' */
 	char allow_client_ipc[16];        /* "same-uid", "yes", "no" */
+	uint32_t token_ms; /* 0: no target */
 	uint32_t spin_us; /* CONFIG_SPIN_FOREVER: never sleep */
 	uint32_t drain_timeout_s; /* 0: no limit */
 	enum log_level log_level;
@@ -128,7 +129,7 @@ struct config_key {
 	const char *accepted; /* "auto, naive or paged"; of an integer: appended to its range; or NULL */
 };
 
-#define CONFIG_N_KEYS 34
+#define CONFIG_N_KEYS 35
 extern const struct config_key config_keys[CONFIG_N_KEYS];
 
 /* Fills in the error. -EINVAL. */

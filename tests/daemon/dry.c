@@ -143,8 +143,14 @@ static int outbox(struct stream *stream, const struct op_outbox *args)
 {
 	struct dry *dry = dry_current;
 
+	const struct inflight *inflight = &dry->engine->lane.inflight[(dry->engine->lane.first +
+		dry->engine->lane.n_inflight - 1) % LANE_STEPS];
+
 	assert(dry->n_pending < LANE_STEPS);
 	dry->pending[dry->n_pending].flag = args->flag;
+	dry->pending[dry->n_pending].began = inflight->slot->began;
+	dry->pending[dry->n_pending].ended = inflight->slot->ended;
+	dry->pending[dry->n_pending].ns = dry->step_ns + dry->token_ns * inflight->slot->record->n_tokens;
 	dry->pending[dry->n_pending++].step = args->step;
 	return 0;
 }
@@ -153,6 +159,10 @@ bool dry_end_step(struct dry *dry)
 {
 	if (!dry->n_pending)
 		return false;
+	if (dry->step_ns) {
+		*dry->pending[0].began = dry_now_ns;
+		*dry->pending[0].ended = dry_now_ns += dry->pending[0].ns;
+	}
 	__atomic_store_n(dry->pending[0].flag, dry->pending[0].step, __ATOMIC_RELEASE);
 	dry->pending[0] = dry->pending[1];
 	dry->n_pending--;

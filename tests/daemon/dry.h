@@ -36,10 +36,11 @@ struct dry {
 	int32_t *last;            /* [slots] last tokens */
 	uint32_t max_pages;
 	struct {
-		uint64_t *flag, step;
+		uint64_t *flag, step, *began, *ended, ns;
 	} pending[LANE_STEPS]; /* launched steps, the oldest first */
 	uint32_t n_pending;
 	uint64_t n_rows, n_turns;
+	uint64_t step_ns, token_ns; /* what the device's clock says a step took: step_ns and token_ns a token */
 	uint32_t check_every; /* turns between two whole checks of the engine; 0: 1 */
 	/* Each launched row; NULL is fine. */
 	void (*on_row)(struct dry *dry, const struct sequence *sequence, const struct step_row *row);

@@ -16,6 +16,7 @@
 
 #include "daemon/engine/lane/idle.h"
 #include "daemon/engine/lane/late.h"
+#include "daemon/engine/lane/pace.h"
 #include "daemon/engine/requests/accounting.h"
 
 #define LANE_STEPS 2 /* launched ahead of what the host has read, the current one included */
@@ -46,12 +47,15 @@ struct inflight {
 	bool follows;              /* a generating row of it was in the runner's step before */
 	bool drafts;               /* draft passes are part of it */
 	uint32_t n_drafts;         /* the most draft tokens that one of its rows wants */
+	uint32_t n_prompt;         /* tokens of rows that are no decodes */
+	uint32_t n_decodes;        /* rows that are */
 	bool read; /* its results are; it stays in the lane as long as the draft passes are running */
 };
 
 /* What the scheduler remembers of a model from step to step. */
 struct schedule {
 	uint32_t turn;
+	struct pace pace;
 	bool whole_waits; /* tokens that must be computed in one step had no space in the last one */
 	bool chunks_wait; /* prompts had no space in the last step beside decodes */
 	bool warned_too_wide;

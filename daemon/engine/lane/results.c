@@ -180,6 +180,9 @@ static void results_count_lane(struct lane *lane, const struct inflight *infligh
 	if (!inflight->n_rows)
 		return;
 	lane->ended_ns = ended;
+	if (ended > began)
+		pace_follow(&lane->schedules[inflight->runner->index].pace, ended - began, inflight->n_prompt,
+			inflight->n_decodes);
 	if (inflight->entry && ended > began)
 		graph_entry_follow(&inflight->entry->lane_ns, ended - began);
 	if (inflight->entry && inflight->drafts && *inflight->slot->results_ns > began)

@@ -2,7 +2,8 @@
 /*
  * Which rows the next step carries: decodes first, then prompt chunks, up to the step's limits of rows
  * and tokens. Prompts take the rest of the token budget in the order of their sessions' shares (share.h) and of
- * their classes (class.h), of a session and class the oldest first. A prefix whose tokens attend to each other is not cut: it waits if it does not fit,
+ * their classes (class.h), of a session and class the oldest first; beside decodes only as many tokens as the
+ * target of a token's time allows (pace.h). A prefix whose tokens attend to each other is not cut: it waits if it does not fit,
  * and goes ahead of the decodes in the next step, one a step, never in two steps in a row. Verifications
  * have several tokens each and may fill a step: one of them then yields to prompts in the next.
  *
@@ -62,6 +63,7 @@ struct batch {
 	uint32_t max_rows, max_tokens;
 	bool verifies; /* decodes take their drafts along, or none: rows of one length */
 	bool yields;   /* decodes leave tokens to prompts that did not fit the last step */
+	uint64_t target_ns; /* of a step with decodes; 0: none */
 };
 
 /* Results that go through the outbox, not to a device buffer. */
@@ -288,6 +290,8 @@ static bool schedule_add_row(struct batch *b, struct sequence *s, uint32_t n_tok
 		row.result = (int32_t)slot->n_results++;
 	}
 	schedule_write_row(b, s, &row, n_tokens, n_run, decode);
+	b->inflight->n_decodes += decode;
+	b->inflight->n_prompt += decode ? 0 : n_tokens;
 	b->inflight->rows[b->inflight->n_rows] = row;
 	schedule_add_to_shape(b, n_run, decode);
 	if (schedule_history_end(s) && s->n_computed + n_tokens == schedule_history_end(s))
@@ -459,15 +463,20 @@ static struct sequence *schedule_next_prefill(const struct batch *b)
 
 static void schedule_add_chunks(struct batch *b)
 {
+	const uint32_t most = b->inflight->n_decodes
+		? pace_tokens(&b->schedule->pace, b->target_ns, b->max_tokens) : b->max_tokens;
 	struct sequence *s = NULL;
 
-	while (schedule_has_room(b) && (s = schedule_next_prefill(b))) {
+	while (schedule_has_room(b) && b->inflight->n_prompt < most && (s = schedule_next_prefill(b))) {
 		const uint32_t budget = b->max_tokens - b->shape.tokens;
+		const uint32_t left = most - b->inflight->n_prompt;
 		uint32_t n = schedule_remaining(s);
 
 		s->looked = b->inflight->step;
 		if (n > budget)
 			n = budget;
+		if (n > left)
+			n = left;
 		if (schedule_history_end(s) && n > schedule_history_end(s) - s->n_computed)
 			n = schedule_history_end(s) - s->n_computed;
 		n = schedule_uncut(s, n, budget);
@@ -533,10 +542,11 @@ bool schedule_rows(struct lane *lane, struct inflight *inflight, struct batch_sh
 		.max_rows = lane->options->max_requests,
 		.max_tokens = lane->options->max_batch_tokens,
 		.yields = schedule->chunks_wait,
+		.target_ns = lane->options->token_ms * UINT64_C(1000000),
 	};
 	bool whole = schedule->whole_waits;
 
-	inflight->n_rows = inflight->n_drafts = 0;
+	inflight->n_rows = inflight->n_drafts = inflight->n_prompt = inflight->n_decodes = 0;
 	inflight->drafts = inflight->follows = false;
 	if (!runner->slots.n_running)
 		return false;

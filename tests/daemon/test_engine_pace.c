@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT */
+/* The target of a token's time: what prompts of others do to a request past its prompt, on an engine that computes
+ * nothing and a clock that the test moves (dry.h). */
+#include "tests/daemon/dry.h"
+
+#define MS UINT64_C(1000000)
+
+static struct dry dry;
+static struct rig_client client;
+static struct rig_result results[RIG_ENTRIES];
+static struct rig_request requests[RIG_ENTRIES];
+static uint32_t n_step_tokens; /* of the last launched step */
+static uint64_t last_step;
+
+static void count_row(struct dry *in, const struct sequence *sequence, const struct step_row *row)
+{
+	if (sequence->runner->launched != last_step)
+		n_step_tokens = 0;
+	last_step = sequence->runner->launched;
+	n_step_tokens += row->n_tokens;
+}
+
+/* A step takes 2 ms, and 0.1 ms a token. */
+static void open_engine(uint32_t token_ms)
+{
+	memset(results, 0, sizeof(results));
+	dry_open(&dry, &(struct rig_options){.max_batch_tokens = 512, .token_ms = token_ms});
+	dry.on_row = count_row;
+	dry.step_ns = 2 * MS;
+	dry.token_ns = MS / 10;
+	dry_attach(&dry, &client, RIG_ENTRIES, 1, 1);
+}
+
+static void close_engine(void)
+{
+	dry_detach(&dry, &client);
+	dry_close(&dry);
+}
+
+static void ask(uint32_t index, uint32_t n_prompt, uint32_t n_tokens)
+{
+	int32_t prompt[512];
+
+	rig_nonsense(prompt, n_prompt, index);
+	requests[index] = rig_ask(&client, index, 0, prompt, n_prompt, n_tokens, MIMEO_GENERATE_IGNORE_EOS);
+	rig_submit(&client, requests[index]);
+}
+
+/* The longest step, in tokens, while `n` prompts of 400 tokens are computed beside a request past its prompt. */
+static uint32_t longest_step(uint32_t n)
+{
+	uint32_t longest = 0;
+
+	ask(0, 10, 300);
+	dry_steps(&dry, 20);
+	for (uint32_t i = 1; i <= n; i++)
+		ask(i, 400, 4);
+	for (uint32_t i = 0; i < 200; i++) {
+		dry_steps(&dry, 1);
+		/* The first steps with prompts tell what their tokens cost. */
+		if (i > 6 && n_step_tokens > longest)
+			longest = n_step_tokens;
+	}
+	rig_poll(&client, results);
+	return longest;
+}
+
+static void test_prompts_delay_a_token_by_the_target_at_most(void **state)
+{
+	open_engine(20);
+	assert_in_range(longest_step(8), 150, 190);
+	for (uint32_t i = 1; i <= 8; i++)
+		assert_true(results[i].done);
+	close_engine();
+}
+
+static void test_without_a_target_prompts_fill_the_step(void **state)
+{
+	open_engine(0);
+	assert_true(longest_step(12) > 400);
+	close_engine();
+}
+
+static void test_prompts_fill_a_step_that_has_no_request_past_its_prompt(void **state)
+{
+	open_engine(20);
+	for (uint32_t i = 0; i < 6; i++)
+		ask(i, 400, 1);
+	dry_steps(&dry, 1);
+	assert_int_equal(n_step_tokens, 512);
+	close_engine();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_prompts_delay_a_token_by_the_target_at_most),
+		cmocka_unit_test(test_without_a_target_prompts_fill_the_step),
+		cmocka_unit_test(test_prompts_fill_a_step_that_has_no_request_past_its_prompt),
+	};
+
+	return cmocka_run_group_tests_name("engine pace", tests, NULL, NULL);
+}
