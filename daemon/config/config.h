@@ -90,7 +90,7 @@ struct config {
 	uint64_t max_client_buffer_bytes; /* theirs */
 	uint64_t max_buffer_bytes;        /* all sessions' */
 	char allow_client_ipc[16];        /* "same-uid", "yes", "no" */
-	uint32_t token_ms; /* 0: no target */
+	uint32_t token_us; /* 0: no target */
 	uint32_t spin_us; /* CONFIG_SPIN_FOREVER: never sleep */
 	uint32_t drain_timeout_s; /* 0: no limit */
 	enum log_level log_level;

@@ -68,7 +68,7 @@ struct engine_options {
 	uint32_t n_capture_sizes;
 	bool lazy_capture; /* at first use, and not by engine_new */
 	enum engine_prefix_sharing prefix_sharing;
-	uint32_t token_ms; /* target for the time between a request's tokens while prompts are computed; 0: none */
+	uint32_t token_us; /* target for the time between a request's tokens beside prompts of others; 0: none */
 	uint32_t spin_us; /* before the engine sleeps; ENGINE_SPIN_FOREVER */
 	const char *loop; /* "auto", "io_uring", "epoll" */
 	/* Called by engine_new after each shape that was warmed up or captured; NULL is fine. */

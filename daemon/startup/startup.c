@@ -238,7 +238,7 @@ static void startup_set_engine_options(struct startup *startup)
 	options->lazy_capture = strcmp(config->capture, "lazy") == 0;
 	options->prefix_sharing = strcmp(config->prefix_sharing, "none") == 0 ? ENGINE_PREFIX_NONE
 		: strcmp(config->prefix_sharing, "all") == 0 ? ENGINE_PREFIX_ALL : ENGINE_PREFIX_USER;
-	options->token_ms = config->token_ms;
+	options->token_us = config->token_us;
 	options->spin_us = config->spin_us;
 	options->loop = config->loop[0] ? config->loop : NULL;
 }

@@ -111,7 +111,7 @@ void rig_open(struct rig *rig, const struct rig_options *o)
 		.n_capture_sizes = o->n_capture_sizes,
 		.lazy_capture = o->lazy_capture,
 		.prefix_sharing = o->prefix_sharing,
-		.token_ms = o->token_ms,
+		.token_us = o->token_us,
 		.spin_us = o->spin_us,
 	};
 	const char *folder = o->model ? o->model : rig_source("examples/models/tinycalc");

@@ -35,7 +35,7 @@ struct rig_options {
 	void (*on_device)(struct device *device); /* before the engine is made */
 	uint32_t max_seq_len; /* 0: 512 */
 	uint32_t spin_us;
-	uint32_t token_ms; /* 0: no target */
+	uint32_t token_us; /* 0: no target */
 	uint32_t n_models; /* 0: 1; the same folder under the names of its index */
 	bool no_pieces;    /* piecewise graphs are not available */
 	bool deterministic;

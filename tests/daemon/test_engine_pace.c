@@ -21,10 +21,10 @@ static void count_row(struct dry *in, const struct sequence *sequence, const str
 }
 
 /* A step takes 2 ms, and 0.1 ms a token. */
-static void open_engine(uint32_t token_ms)
+static void open_engine(uint32_t token_us)
 {
 	memset(results, 0, sizeof(results));
-	dry_open(&dry, &(struct rig_options){.max_batch_tokens = 512, .token_ms = token_ms});
+	dry_open(&dry, &(struct rig_options){.max_batch_tokens = 512, .token_us = token_us});
 	dry.on_row = count_row;
 	dry.step_ns = 2 * MS;
 	dry.token_ns = MS / 10;
@@ -67,7 +67,7 @@ static uint32_t longest_step(uint32_t n)
 
 static void test_prompts_delay_a_token_by_the_target_at_most(void **state)
 {
-	open_engine(20);
+	open_engine(20000);
 	assert_in_range(longest_step(8), 150, 190);
 	for (uint32_t i = 1; i <= 8; i++)
 		assert_true(results[i].done);
@@ -83,7 +83,7 @@ static void test_without_a_target_prompts_fill_the_step(void **state)
 
 static void test_prompts_fill_a_step_that_has_no_request_past_its_prompt(void **state)
 {
-	open_engine(20);
+	open_engine(20000);
 	for (uint32_t i = 0; i < 6; i++)
 		ask(i, 400, 1);
 	dry_steps(&dry, 1);

@@ -25,7 +25,7 @@ static void test_config_defaults(void **state)
 	assert_int_equal(config.n_capture_sizes, 0);
 	assert_int_equal(config.max_requests, 0); /* the device decides */
 	assert_int_equal(config.max_batch_tokens, 512);
-	assert_int_equal(config.token_ms, 50);
+	assert_int_equal(config.token_us, 50000);
 	assert_int_equal(config.page_tokens, 16);
 	assert_int_equal(config.max_seq_len, 0);
 	assert_int_equal(config.memory, 0);
@@ -84,7 +84,7 @@ static const struct {
 	{ "max_client_buffer_bytes", "3M", "3M", { "9223372036854775808", "x" } },
 	{ "max_buffer_bytes", "0", "0", { "9223372036854775808", "1B" } },
 	{ "allow_client_ipc", "yes", "yes", { "same", "uid", "YES", "or", "1" } },
-	{ "token_ms", "60000", "60000", { "60001", "-1", "soon" } },
+	{ "token_us", "60000000", "60000000", { "60000001", "-1", "soon" } },
 	{ "spin_us", "forever", "forever", { "always", "1000001", "-1" } },
 	{ "drain_timeout_s", "0", "0", { "86401", "1s" } },
 	{ "loop", "epoll", "epoll", { "select", "io-uring" } },

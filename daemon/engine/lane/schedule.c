@@ -542,7 +542,7 @@ bool schedule_rows(struct lane *lane, struct inflight *inflight, struct batch_sh
 		.max_rows = lane->options->max_requests,
 		.max_tokens = lane->options->max_batch_tokens,
 		.yields = schedule->chunks_wait,
-		.target_ns = lane->options->token_ms * UINT64_C(1000000),
+		.target_ns = lane->options->token_us * UINT64_C(1000),
 	};
 	bool whole = schedule->whole_waits;
 
