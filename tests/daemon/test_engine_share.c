@@ -255,24 +255,42 @@ static void test_sessions_of_a_user_divide_his_part(void **state)
 
 /* ---- tokens ---- */
 
-static void test_tokens_follow_the_weights_though_one_floods_with_long_prompts(void **state)
+/* The tokens of user 1 are three times those of user 0, in so many steps. */
+static void assert_one_to_three(uint32_t n_steps)
 {
 	uint64_t before[2];
 	double part;
 
+	steps(500);
+	before[0] = users[0].n_computed;
+	before[1] = users[1].n_computed;
+	steps(n_steps);
+	part = (double)(users[1].n_computed - before[1]) / (double)(users[0].n_computed - before[0]);
+	if (part < 3 * 0.95 || part > 3 * 1.05)
+		fail_msg("tokens of weight 3 to those of weight 1: %.3f", part);
+}
+
+static void test_tokens_follow_the_weights_though_one_floods_with_long_prompts(void **state)
+{
 	/* Either could fill the steps alone: tokens are what they share. */
 	open_engine(&(struct rig_options){.max_requests = 8, .max_batch_tokens = 16, .kv_pages = 400});
 	attach(0, 1);
 	attach(1, 3);
 	want(0, 40, 400, 10);
 	want(1, 40, 100, 10);
-	steps(500);
-	before[0] = users[0].n_computed;
-	before[1] = users[1].n_computed;
-	steps(8000);
-	part = (double)(users[1].n_computed - before[1]) / (double)(users[0].n_computed - before[0]);
-	if (part < 3 * 0.95 || part > 3 * 1.05)
-		fail_msg("tokens of weight 3 to those of weight 1: %.3f", part);
+	assert_one_to_three(8000);
+	close_engine();
+}
+
+static void test_tokens_follow_the_weights_where_slots_are_short(void **state)
+{
+	/* A slot of user 0 takes seven times as many tokens as one of user 1. */
+	open_engine(&(struct rig_options){.max_requests = 16, .max_batch_tokens = 512, .kv_pages = 400});
+	attach(0, 1);
+	attach(1, 3);
+	want(0, 40, 250, 40);
+	want(1, 40, 10, 60);
+	assert_one_to_three(8000);
 	close_engine();
 }
 
@@ -512,6 +530,7 @@ int main(void)
 		cmocka_unit_test(test_slots_are_divided_by_weight),
 		cmocka_unit_test(test_sessions_of_a_user_divide_his_part),
 		cmocka_unit_test(test_tokens_follow_the_weights_though_one_floods_with_long_prompts),
+		cmocka_unit_test(test_tokens_follow_the_weights_where_slots_are_short),
 		cmocka_unit_test(test_absent_user_has_saved_nothing_up),
 		cmocka_unit_test(test_user_pays_once_for_tokens_that_are_computed_twice),
 		cmocka_unit_test(test_forks_of_a_long_sequence_take_several_turns),

@@ -500,8 +500,8 @@ static bool admit_is_before(
 	const struct accounting *accounting, const struct engine_session *a, const struct engine_session *b)
 {
 	const uint32_t n = accounting->options->max_requests;
-	const bool a_has = a->n_busy >= share_entitlement(accounting, a, n);
-	const bool b_has = b->n_busy >= share_entitlement(accounting, b, n);
+	const bool a_has = a->n_busy >= share_entitlement(accounting, a, n) || share_leads(a, b);
+	const bool b_has = b->n_busy >= share_entitlement(accounting, b, n) || share_leads(b, a);
 	const bool a_interactive = a->n_waiting_of[MIMEO_CLASS_INTERACTIVE] > 0;
 	const bool b_interactive = b->n_waiting_of[MIMEO_CLASS_INTERACTIVE] > 0;
 

@@ -206,7 +206,7 @@ static struct sequence *reclaim_victim_above(
 		struct sequence *s = runner->slots.running[i];
 
 		if (s->session == session || s == oldest || !sequence_is_preemptible(s) ||
-			s->n_tokens <= s->prompt_end)
+			s->n_tokens <= s->prompt_end || share_leads(session, s->session))
 			continue;
 		if (victim && s->session == victim->session) {
 			if (s->request->order > victim->request->order)

@@ -119,6 +119,13 @@ bool share_is_before(const struct engine_session *a, const struct engine_session
 	return a->share.counter < b->share.counter;
 }
 
+bool share_leads(const struct engine_session *a, const struct engine_session *b)
+{
+	const uint64_t lead = (uint64_t)SHARE_LEAD * a->accounting->options->max_batch_tokens * SHARE_UNIT;
+
+	return a->share.user->counter > b->share.user->counter + lead;
+}
+
 uint32_t share_entitlement(const struct accounting *accounting, const struct engine_session *session, uint32_t n)
 {
 	const struct share_user *user = session->share.user;

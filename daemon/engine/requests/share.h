@@ -14,7 +14,9 @@
  *
  * Entitlement: a session's part of slots and pages, by its user's weight among the users who have requests
  * now, divided by the user's sessions that have some. A session below its entitlement can preempt requests of
- * sessions above theirs; so a new session always gets its part.
+ * sessions above theirs; so a new session always gets its part. Where requests of one user need more tokens in a
+ * slot than those of another, such parts would not divide the tokens by weight: a user who leads another by
+ * SHARE_LEAD steps of tokens has no claim to slots or pages of that one until he is overtaken.
  *
  * The engine's thread alone. Hot path: no allocation, no lock, no system call.
  */
@@ -22,6 +24,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
+
+#define SHARE_LEAD 16 /* times max_batch_tokens */
 
 struct accounting;
 struct engine_session;
@@ -50,6 +54,8 @@ void share_end(struct engine_session *session);
 void share_charge(struct engine_session *session, uint64_t n_tokens);
 /* Is it a's turn before b's? */
 bool share_is_before(const struct engine_session *a, const struct engine_session *b);
+/* By what was computed, is a's user so far ahead of b's that he has no claim to what b has? */
+bool share_leads(const struct engine_session *a, const struct engine_session *b);
 /* The part of n, rounded down, 1 at least, that a session with requests is entitled to. */
 uint32_t share_entitlement(const struct accounting *accounting, const struct engine_session *session, uint32_t n);
 
