@@ -11,6 +11,11 @@
 
 /* ---- requests and sequences of a session ---- */
 
+static bool check_waits(const struct request *request)
+{
+	return request->state == REQUEST_WAITING || request->state == REQUEST_STARTING;
+}
+
 static void check_request(const struct request *request)
 {
 	const struct engine_session *session = request->session;
@@ -27,8 +32,12 @@ static void check_request(const struct request *request)
 	if (request->state == REQUEST_FREE)
 		assert(!request->payload.bytes && !n_places);
 	assert(!request->deadlines.first_token_ns || !request->n_generated);
-	if (request->state == REQUEST_RUNNING)
+	if (request->state == REQUEST_RUNNING || request->state == REQUEST_STARTING)
 		assert(request->runner && request->n_rows && request->n_rows_unlaunched <= request->n_rows);
+	if (request->state == REQUEST_STARTING)
+		assert(request->n_rows_started && request->n_rows_started < request->n_rows);
+	if (request->state == REQUEST_RUNNING && request->op == RING_OP_STEP)
+		assert(request->n_rows_started == request->n_rows);
 	if (request->state == REQUEST_ENDING)
 		assert(n_places && request->last_launch > session->accounting->completed);
 	assert(request->n_generated <= request->max_tokens || request->op != RING_OP_GENERATE);
@@ -55,7 +64,8 @@ static void check_sequence(const struct sequence *s)
 		return;
 	assert(s->n_computed <= s->n_tokens + s->n_pending);
 	assert(s->n_computed <= s->table.n_pages * s->runner->limits->page_tokens);
-	assert(s->request->session == session && s->request->state == REQUEST_RUNNING);
+	assert(s->request->session == session);
+	assert(s->request->state == REQUEST_RUNNING || s->request->state == REQUEST_STARTING);
 	assert(s->request->runner == s->runner && s->row < s->request->n_rows);
 	assert(s == (s->request->op == RING_OP_GENERATE
 		? engine_session_request_sequence(s->request)
@@ -92,11 +102,11 @@ static void check_requests(const struct engine_session *session)
 	for (uint32_t i = 0; i < session->n_requests; i++) {
 		check_request(&session->requests[i]);
 		n_in_flight += session->requests[i].state != REQUEST_FREE;
-		n_waiting += session->requests[i].state == REQUEST_WAITING;
+		n_waiting += check_waits(&session->requests[i]);
 	}
 	assert(n_in_flight == session->n_in_flight && n_waiting == session->n_waiting);
 	DL_FOREACH (session->waiting, request) {
-		assert(request->state == REQUEST_WAITING && n_waiting > 0);
+		assert(check_waits(request) && n_waiting > 0);
 		n_waiting--;
 		n_waiting_of[request->class]++;
 	}
@@ -226,8 +236,8 @@ static void check_slots(const struct runner *runner, uint32_t *uses)
 	for (uint32_t i = 0; i < n; i++)
 		assert(uses[i] == 1);
 	check_idle(runner);
-	assert(!slots->head || (slots->head->state == REQUEST_WAITING && slots->head->runner == runner));
-	assert(!slots->misfit || (slots->misfit->state == REQUEST_WAITING && slots->misfit->runner == runner));
+	assert(!slots->head || (check_waits(slots->head) && slots->head->runner == runner));
+	assert(!slots->misfit || (check_waits(slots->misfit) && slots->misfit->runner == runner));
 	assert(slots->n_copies <= n);
 }
 

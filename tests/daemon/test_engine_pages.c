@@ -169,7 +169,7 @@ static void test_pages_of_fixed_sequences_are_waited_for_without_holding_up_othe
 	assert_int_equal(results[1].n_generated, 10);
 }
 
-static void test_wide_step_is_passed_by_32_narrow_requests(void **state)
+static void test_wide_step_takes_slots_one_by_one_among_narrow_requests(void **state)
 {
 	struct rig *rig = *state;
 	struct rig_client *client = rig_other(rig, 8);
@@ -191,7 +191,7 @@ static void test_wide_step_is_passed_by_32_narrow_requests(void **state)
 	rig_wait_waiting(rig, 1);
 	for (uint32_t i = 3; i < 60; i++)
 		rig_submit(other, rig_endless(other, i, 0, 10));
-	rig_wait_waiting(rig, 57);
+	rig_wait_waiting(rig, 58);
 	assert_int_equal(engine_stats(rig->engine)->n_slots_free, 0);
 	rig_gate_open(rig);
 	rig_wait(client, results, 0);
@@ -409,7 +409,7 @@ int main(void)
 			.mode = GRAPH_FULL_AND_PIECEWISE, .max_requests = 1),
 		RIG_ENGINE_TEST(test_pages_of_fixed_sequences_are_waited_for_without_holding_up_others,
 			.mode = GRAPH_FULL, .attention = "flex", .kv_pages = 20),
-		RIG_ENGINE_TEST(test_wide_step_is_passed_by_32_narrow_requests,
+		RIG_ENGINE_TEST(test_wide_step_takes_slots_one_by_one_among_narrow_requests,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .max_requests = 4),
 		RIG_TEST(test_step_without_pages_is_refused_with_the_counts,
 			.mode = GRAPH_FULL, .attention = "flex", .kv_pages = 5),

@@ -150,6 +150,77 @@ static uint64_t counter_of(uint32_t uid)
 
 /* ---- slots and pages ---- */
 
+/* Each row of the step may end before the next one begins: its slot goes to others. */
+static void test_step_with_a_row_for_every_slot_keeps_no_other_out_longer_than_a_row(void **state)
+{
+	enum { ROWS = 8, LONG = 100, STEP_TOKENS = 10 };
+	static int32_t tokens[ROWS * LONG];
+	struct msg_step msg = {.n_rows = ROWS, .outputs = MIMEO_STEP_TOKENS};
+	struct msg_row rows[ROWS];
+	struct rig_request step;
+
+	open_engine(&(struct rig_options){.max_requests = ROWS, .max_batch_tokens = STEP_TOKENS});
+	attach(0, 1);
+	attach(1, 1);
+	for (uint32_t i = 0; i < ROWS; i++) {
+		rows[i] = (struct msg_row){i + 1, LONG};
+		rig_submit(&users[0].client, rig_call(&users[0].client, i, RING_OP_OPEN, i + 1, 0));
+	}
+	dry_settle(&dry);
+	rig_nonsense(tokens, ROWS * LONG, 0);
+	rig_poll(&users[0].client, users[0].results);
+	users[0].results[20] = (struct rig_result){0};
+	step = rig_step(&users[0].client, 20, &msg, rows, tokens);
+	rig_submit(&users[0].client, step);
+	dry_steps(&dry, 3);
+	assert_int_equal(held(0, false), ROWS);
+	want(1, 1, 20, 5);
+	steps(LONG / STEP_TOKENS + 12);
+	assert_true(users[1].n_ended > 0);
+	want(1, 0, 20, 5);
+	dry_settle(&dry);
+	rig_poll(&users[0].client, users[0].results);
+	assert_int_equal(users[0].results[20].status, 0);
+	assert_int_equal(users[0].results[20].n_sequence, LONG);
+	for (uint32_t i = 0; i < ROWS; i++)
+		assert_int_equal(rig_tokens(&users[0].client, &step)[i],
+			dry_sample(dry_hash(DRY_SEED, tokens + i * LONG, LONG)));
+	close_engine();
+}
+
+static void test_wide_step_beside_requests_of_others_takes_its_part_of_the_slots(void **state)
+{
+	enum { ROWS = 8 };
+	struct msg_step msg = {.n_rows = ROWS, .outputs = MIMEO_STEP_TOKENS};
+	struct msg_row rows[ROWS];
+	int32_t tokens[ROWS * 50];
+	uint32_t most = 0;
+
+	open_engine(&(struct rig_options){.max_requests = ROWS, .max_batch_tokens = 64});
+	attach(0, 1);
+	attach(1, 1);
+	for (uint32_t i = 0; i < ROWS; i++) {
+		rows[i] = (struct msg_row){i + 1, 50};
+		rig_submit(&users[0].client, rig_call(&users[0].client, i, RING_OP_OPEN, i + 1, 0));
+	}
+	want(1, 20, 20, 40);
+	steps(20);
+	assert_int_equal(held(1, false), ROWS);
+	rig_nonsense(tokens, ROWS * 50, 0);
+	rig_poll(&users[0].client, users[0].results);
+	users[0].results[20] = (struct rig_result){0};
+	rig_submit(&users[0].client, rig_step(&users[0].client, 20, &msg, rows, tokens));
+	for (uint32_t i = 0; i < 60; i++) {
+		dry_steps(&dry, 1);
+		go_on(&users[1]);
+		most = held(0, false) > most ? held(0, false) : most;
+	}
+	assert_in_range(most, 1, ROWS / 2);
+	rig_poll(&users[0].client, users[0].results);
+	assert_true(users[0].results[20].done);
+	close_engine();
+}
+
 static void test_user_with_requests_in_every_slot_keeps_no_other_out(void **state)
 {
 	open_engine(&(struct rig_options){.max_requests = 4});
@@ -523,6 +594,8 @@ static void test_payload_longer_than_any_sequence_is_refused_before_it_is_copied
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_step_with_a_row_for_every_slot_keeps_no_other_out_longer_than_a_row),
+		cmocka_unit_test(test_wide_step_beside_requests_of_others_takes_its_part_of_the_slots),
 		cmocka_unit_test(test_user_with_requests_in_every_slot_keeps_no_other_out),
 		cmocka_unit_test(test_user_with_all_pages_keeps_no_other_out),
 		cmocka_unit_test(test_old_request_that_grows_takes_no_pages_of_a_user_below_his_part),

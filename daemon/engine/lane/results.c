@@ -104,9 +104,13 @@ static void results_take_step_row(struct request *request, struct sequence *s, c
 	}
 	if (request->want_tokens)
 		request->out_tokens[s->row] = token;
+	if (s->row == request->n_rows - 1)
+		request->n_last = s->n_tokens;
 	assert(request->n_rows_left > 0);
 	if (!--request->n_rows_left)
 		finish_request(request, MIMEO_OK, MIMEO_FINISH_NONE, NULL);
+	else /* its slot is for rows that wait */
+		sequence_stop(s);
 }
 
 /* Prompt tokens of the request that are computed by now. */

@@ -265,6 +265,15 @@ static void schedule_add_drafts(struct inflight *inflight, const struct sequence
 		inflight->n_drafts = s->n_drafts;
 }
 
+/* Of n_tokens more those that were not computed before an eviction or preemption. */
+static uint32_t schedule_new_tokens(const struct sequence *s, uint32_t n_tokens)
+{
+	const uint32_t begin = s->n_computed > s->n_evicted ? s->n_computed : s->n_evicted;
+	const uint32_t end = s->n_computed + n_tokens;
+
+	return end > begin ? end - begin : 0;
+}
+
 /* Append n_tokens of a sequence as a row, with its drafts if it is to verify; false if the row
  * does not fit the step. */
 static bool schedule_add_row(struct batch *b, struct sequence *s, uint32_t n_tokens, bool decode)
@@ -272,6 +281,7 @@ static bool schedule_add_row(struct batch *b, struct sequence *s, uint32_t n_tok
 	struct inputs_slot *slot = b->inflight->slot;
 	bool generates = s->request->op == RING_OP_GENERATE;
 	bool verify = decode && b->verifies && generates;
+	uint32_t n_new = schedule_new_tokens(s, n_tokens);
 	uint32_t n_run = verify ? 1 + b->runner->options.n_drafts : n_tokens;
 	struct inflight_row row = {
 		.sequence = s,
@@ -306,6 +316,7 @@ static bool schedule_add_row(struct batch *b, struct sequence *s, uint32_t n_tok
 		speculation_count_decode(s);
 	if (decode && generates)
 		share_charge(s->session, n_run);
+	share_compute(s->session, decode ? n_run : n_new);
 	/* A client's own loop may have kept the lane waiting. */
 	if (decode && generates)
 		b->inflight->follows |= s->last_step + 1 == b->inflight->step;
@@ -441,7 +452,7 @@ static bool schedule_is_before(const struct batch *b, const struct sequence *s, 
 
 	if (class_is_spare(s->request) != class_is_spare(other->request))
 		return class_is_spare(other->request) == spares_last;
-	return class_turn_is_before(s->request, other->request);
+	return class_computes_before(s->request, other->request);
 }
 
 /* The prompt whose turn it is. NULL: none is left. */

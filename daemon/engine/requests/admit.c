@@ -103,12 +103,12 @@ static bool admit_is_older(const struct request *a, const struct request *b)
 	return class_is_spare(a) == class_is_spare(b) ? a->order < b->order : class_is_spare(b);
 }
 
-static enum admit_outcome admit_wait(struct request *request, uint32_t n_slots)
+static enum admit_outcome admit_wait(struct request *request)
 {
 	struct slots *slots = &request->runner->slots;
 
 	/* Where no slot is free nothing passes it: it is its session's turn later. */
-	if (n_slots == 1 && !slots->n_free)
+	if (!slots->n_free)
 		return BLOCKED;
 	if (!slots->misfit || admit_is_older(request, slots->misfit))
 		slots->misfit = request;
@@ -233,7 +233,7 @@ static enum admit_outcome admit_place_generate(struct request *request, struct s
 	if (needed > kv_pages_free(request->runner->kv) && needed > reclaim_most(request->runner, sequence->claim))
 		return admit_wait_beside(request);
 	if (!admit_make_free(request, 1, needed, sequence->claim))
-		return admit_wait(request, 1);
+		return admit_wait(request);
 	admit_start(request);
 	admit_run(request, 0, sequence, n_total);
 	return STARTED;
@@ -254,7 +254,7 @@ static enum admit_outcome admit_generate(struct request *request)
 	if (admit_is_passed_over(request))
 		return BLOCKED;
 	if (!admit_has_slots(request, 1))
-		return admit_wait(request, 1);
+		return admit_wait(request);
 	if (!request->started)
 		admit_append(sequence, &request->rows[0]);
 	admit_copies(request->session, sequence->n_tokens);
@@ -307,79 +307,123 @@ static enum admit_outcome admit_check_rows(struct request *request)
 	return BLOCKED;
 }
 
-/* The rows' tokens, and what the prefix cache has of them. */
-static void admit_append_rows(struct request *request)
+static struct sequence *admit_row_sequence(const struct request *request, uint32_t i)
 {
-	for (uint32_t i = 0; i < request->n_rows; i++) {
-		struct sequence *s = engine_session_sequence(request->session, request->rows[i].sequence);
+	return engine_session_sequence(request->session, request->rows[i].sequence);
+}
 
-		admit_append(s, &request->rows[i]);
-		admit_copies(request->session, s->n_tokens);
-		if (!s->table.n_pages && sequence_shares(s, request))
-			request->n_cached += sequence_take_prefix(s, false);
+/* STARTED: refused, for pages that it can never have: those of one of its rows, or of all of them if they cannot be
+ * evicted as they end. */
+static enum admit_outcome admit_check_pages(struct request *request)
+{
+	const struct runner *runner = request->runner;
+	const uint32_t n_pages = kv_pages_total(runner->kv);
+	uint64_t n_all = 0, n_most = 0;
+
+	for (uint32_t i = 0; i < request->n_rows; i++) {
+		const uint64_t n = admit_pages_in_all(
+			runner, admit_row_sequence(request, i)->n_tokens + request->rows[i].n_tokens);
+
+		n_all += n;
+		n_most = n > n_most ? n : n_most;
 	}
+	if (sequence_request_fixes(request))
+		n_most = n_all;
+	if (n_most <= n_pages)
+		return BLOCKED;
+	return admit_fail(request, MIMEO_E_NO_MEMORY, DETAIL(RING_DETAIL_PAGES, (int64_t)n_most, n_pages));
+}
+
+/* The next row's tokens, and what the prefix cache has of them. */
+static uint32_t admit_append_row(struct request *request, struct sequence *s)
+{
+	admit_append(s, &request->rows[request->n_rows_started]);
+	admit_copies(request->session, s->n_tokens);
+	return !s->table.n_pages && sequence_shares(s, request) ? sequence_take_prefix(s, false) : 0;
 }
 
 /* It does not start so far. */
-static void admit_cut_rows(struct request *request)
+static void admit_cut_row(struct request *request, struct sequence *s)
 {
-	for (uint32_t i = 0; i < request->n_rows; i++) {
-		struct sequence *s = engine_session_sequence(request->session, request->rows[i].sequence);
-
-		s->n_tokens -= request->rows[i].n_tokens;
-		if (s->n_computed > s->n_tokens)
-			sequence_drop_prefix(s);
-	}
-	request->n_cached = 0;
+	s->n_tokens -= request->rows[request->n_rows_started].n_tokens;
+	if (s->n_computed > s->n_tokens)
+		sequence_drop_prefix(s);
 }
 
-/* Slots and pages, if there are any; the sequences have the rows' tokens and the mark `claim`. */
-static enum admit_outcome admit_place_step(struct request *request, uint64_t claim)
+/* Start the next row, if it gets a slot and pages; the rows that wait have the mark `claim`. STARTED: it has, or the
+ * request has ended because it cannot have them. */
+static enum admit_outcome admit_row(struct request *request, uint64_t claim)
 {
+	const uint32_t i = request->n_rows_started;
+	struct sequence *s = admit_row_sequence(request, i);
 	struct runner *runner = request->runner;
-	struct msg_detail detail;
-	uint64_t needed = 0;
+	const uint32_t n_cached = admit_append_row(request, s);
+	const uint32_t needed = admit_pages_needed(s, s->n_tokens);
+	const uint32_t most = needed > kv_pages_free(runner->kv) ? reclaim_most(runner, claim) : needed;
 
-	for (uint32_t i = 0; i < request->n_rows; i++) {
-		const struct sequence *s =
-			engine_session_sequence(request->session, request->rows[i].sequence);
-
-		needed += admit_pages_needed(s, s->n_tokens);
+	if (needed > most || !admit_make_free(request, 1, needed, claim)) {
+		admit_cut_row(request, s);
+		return needed <= most ? BLOCKED : admit_fail(request, MIMEO_E_NO_MEMORY,
+			DETAIL(RING_DETAIL_PAGES, needed, most));
 	}
-	if (needed > kv_pages_free(runner->kv) && needed > reclaim_most(runner, claim)) {
-		detail = DETAIL(RING_DETAIL_PAGES, (int64_t)needed, reclaim_most(runner, claim));
-		admit_cut_rows(request);
-		return admit_fail(request, MIMEO_E_NO_MEMORY, detail);
-	}
-	if (!admit_make_free(request, request->n_rows, (uint32_t)needed, claim)) {
-		admit_cut_rows(request);
-		return admit_wait(request, request->n_rows);
-	}
-	admit_start(request);
-	for (uint32_t i = 0; i < request->n_rows; i++) {
-		struct sequence *s = engine_session_sequence(request->session, request->rows[i].sequence);
-
-		share_charge(request->session, s->n_tokens - s->n_computed);
-		admit_run(request, i, s, s->n_tokens);
-	}
+	request->state = REQUEST_STARTING;
+	request->n_cached += n_cached;
+	counter_add(&request->session->port->n_cached_tokens, n_cached);
+	counter_add(&runner->n_cached_tokens, n_cached);
+	share_charge(request->session, s->n_tokens - s->n_computed);
+	admit_run(request, i, s, s->n_tokens);
+	request->n_rows_started++;
 	return STARTED;
 }
 
+static bool admit_others_wait(const struct engine_session *session)
+{
+	const struct accounting *accounting = session->accounting;
+
+	for (uint32_t i = 0; i < accounting->n_sessions; i++) {
+		if (accounting->sessions[i] != session && accounting->sessions[i]->waiting)
+			return true;
+	}
+	return false;
+}
+
+/* Rows that may start now if there are slots: where others wait, no more than their session is entitled to. */
+static uint32_t admit_most_rows(const struct request *request)
+{
+	const struct engine_session *session = request->session;
+	const uint32_t n_slots = request->runner->limits->max_requests;
+	uint32_t part;
+
+	if (!admit_others_wait(session))
+		return n_slots;
+	part = share_entitlement(session->accounting, session, n_slots);
+	return part > session->n_busy ? part - session->n_busy : 1;
+}
+
+/* Its rows start as slots and pages come; one that ends gives its slot back. */
 static enum admit_outcome admit_step(struct request *request)
 {
-	const uint64_t claim = request->session->accounting->pass + 1;
+	uint64_t claim;
+	uint32_t n;
 
-	if (admit_check_rows(request) == STARTED)
+	if (request->state == REQUEST_WAITING &&
+		(admit_check_rows(request) == STARTED || admit_check_pages(request) == STARTED))
 		return STARTED;
 	if (admit_is_passed_over(request))
 		return BLOCKED;
-	if (!admit_has_slots(request, request->n_rows))
-		return admit_wait(request, request->n_rows);
-	admit_append_rows(request);
-	if (admit_place_step(request, claim) == BLOCKED)
+	claim = ++request->session->accounting->pass;
+	for (uint32_t i = request->n_rows_started; i < request->n_rows; i++)
+		admit_row_sequence(request, i)->claim = claim;
+	for (n = admit_most_rows(request); n && request->n_rows_started < request->n_rows; n--) {
+		if (!admit_has_slots(request, 1) || admit_row(request, claim) == BLOCKED)
+			return admit_wait(request);
+		request->session->started = true;
+		if (request->state != REQUEST_STARTING)
+			return STARTED;
+	}
+	if (request->n_rows_started < request->n_rows)
 		return BLOCKED;
-	counter_add(&request->session->port->n_cached_tokens, request->n_cached);
-	counter_add(&request->runner->n_cached_tokens, request->n_cached);
+	admit_start(request);
 	return STARTED;
 }
 
@@ -414,8 +458,8 @@ static bool admit_names_claimed(struct request *request, uint64_t pass)
 		return admit_is_claimed(engine_session_sequence(session, request->sequence), pass) ||
 			(request->op == RING_OP_FORK &&
 				admit_is_claimed(engine_session_sequence(session, request->argument), pass));
-	for (uint32_t i = 0; i < request->n_rows; i++) {
-		if (admit_is_claimed(engine_session_sequence(session, request->rows[i].sequence), pass))
+	for (uint32_t i = request->n_rows_started; i < request->n_rows; i++) {
+		if (admit_is_claimed(admit_row_sequence(request, i), pass))
 			return true;
 	}
 	return false;
@@ -432,8 +476,8 @@ static void admit_claim_all(struct request *request, uint64_t pass)
 	admit_claim(engine_session_sequence(session, request->sequence), pass);
 	if (request->op == RING_OP_FORK)
 		admit_claim(engine_session_sequence(session, request->argument), pass);
-	for (uint32_t i = 0; i < request->n_rows; i++)
-		admit_claim(engine_session_sequence(session, request->rows[i].sequence), pass);
+	for (uint32_t i = request->n_rows_started; i < request->n_rows; i++)
+		admit_claim(admit_row_sequence(request, i), pass);
 }
 
 /* What a look at the request costs, without what admit_copies adds. */

@@ -33,7 +33,7 @@ static inline bool class_is_before(uint32_t a, uint32_t b)
 {
 	return a != b && (a == MIMEO_CLASS_INTERACTIVE || b == MIMEO_CLASS_BATCH);
 }
-/* Is it a's turn before b's? By users, then classes, then sessions, then order of submission. */
-bool class_turn_is_before(const struct request *a, const struct request *b);
+/* Is a's prompt computed before b's? By users, then classes, then sessions, then order of submission. */
+bool class_computes_before(const struct request *a, const struct request *b);
 
 #endif

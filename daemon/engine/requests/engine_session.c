@@ -185,7 +185,8 @@ void engine_session_wait_return(struct engine_session *session, struct request *
 
 void engine_session_wait_remove(struct engine_session *session, struct request *request)
 {
-	assert(request->state == REQUEST_WAITING && session->n_waiting > 0);
+	assert(request->state == REQUEST_WAITING || request->state == REQUEST_STARTING);
+	assert(session->n_waiting > 0);
 	assert(session->n_waiting_of[request->class] > 0);
 	DL_DELETE(session->waiting, request);
 	session->n_waiting--;

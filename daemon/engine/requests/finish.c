@@ -35,6 +35,8 @@ static uint32_t finish_sequence_length(const struct request *request)
 	struct engine_session *session = request->session;
 	const struct sequence *s;
 
+	if (request->n_last)
+		return request->n_last;
 	if (request->op == RING_OP_GENERATE)
 		s = engine_session_request_sequence(request);
 	else if (request->op == RING_OP_STEP && request->n_rows)
@@ -97,9 +99,9 @@ void finish_request(struct request *request, int status, unsigned finish,
 		return;
 	}
 	request->end.n_sequence = finish_sequence_length(request);
-	if (request->state == REQUEST_WAITING)
+	if (request->state != REQUEST_RUNNING)
 		engine_session_wait_remove(session, request);
-	else
+	if (request->state != REQUEST_WAITING)
 		finish_stop_sequences(request);
 	deadline_drop(accounting, &request->deadlines);
 	request->end.status = status;
@@ -109,7 +111,7 @@ void finish_request(struct request *request, int status, unsigned finish,
 		finish_now(request);
 		return;
 	}
-	assert(request->state == REQUEST_RUNNING);
+	assert(request->state == REQUEST_RUNNING || request->state == REQUEST_STARTING);
 	request->state = REQUEST_ENDING;
 	DL_APPEND(accounting->ending, request);
 }

@@ -79,7 +79,8 @@ void place_launched(struct request *request)
 	const struct request_place *const places[] = {
 		&request->logits, &request->hidden, &request->embeddings};
 
-	assert(request->state == REQUEST_RUNNING && request->n_places > 0);
+	assert(request->state == REQUEST_RUNNING || request->state == REQUEST_STARTING);
+	assert(request->n_places > 0);
 	request->last_launch = request->session->accounting->launched;
 	for (int i = 0; i < 3; i++) {
 		if (places[i]->buffer)

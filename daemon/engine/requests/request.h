@@ -9,6 +9,9 @@
  *	                    |  ^               +-------finish--> ENDING --last step completed--> FREE
  *	                    |  +---preempted---+
  *	                    +--refused, cancelled, deadline--> FREE
+ *
+ * A step is STARTING between WAITING and RUNNING while some of its rows have started and others still wait for slots
+ * or pages.
  */
 
 #include <stdbool.h>
@@ -27,7 +30,7 @@ struct runner;
 
 /* ENDING: it has ended, but a launched step still names device buffers of its client: the final completion
  * waits for that step, because from then on the buffers are the client's to use. */
-enum request_state { REQUEST_FREE, REQUEST_WAITING, REQUEST_RUNNING, REQUEST_ENDING };
+enum request_state { REQUEST_FREE, REQUEST_WAITING, REQUEST_STARTING, REQUEST_RUNNING, REQUEST_ENDING };
 
 struct request_row {
 	uint32_t sequence; /* id */
@@ -72,6 +75,7 @@ struct request {
 	uint32_t n_drafts; /* draft tokens a step that it may have */
 	/* both; a generate request has one row */
 	uint32_t n_rows, n_rows_left;
+	uint32_t n_rows_started;    /* of a step: these have or had a slot */
 	uint32_t n_rows_unlaunched; /* whose last token has not been launched */
 	struct request_row *rows;   /* [max_requests] */
 	bool want_tokens, want_logits, want_hidden;
@@ -82,6 +86,7 @@ struct request {
 	uint32_t n_places;                   /* how many of these three it has */
 	uint64_t last_launch;                /* the last launched step that names them */
 	struct event *fence;                 /* to record behind the last row; NULL: none */
+	uint32_t n_last; /* of a step: tokens of the last row's sequence when that row ended */
 	struct {
 		int status;
 		unsigned finish;

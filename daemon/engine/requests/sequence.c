@@ -221,7 +221,7 @@ void sequence_drop_prefix(struct sequence *sequence)
 
 /* Can the request's tokens not be computed once more without the request? Those under a window of its own,
  * and those that see tokens behind themselves, cannot. */
-static bool sequence_request_fixes(const struct request *request)
+bool sequence_request_fixes(const struct request *request)
 {
 	if (request->embeddings.at)
 		return true;
@@ -297,7 +297,8 @@ void sequence_run(struct sequence *sequence, struct request *request, uint32_t r
 	struct slots *slots = &sequence->runner->slots;
 
 	assert(sequence->state == SEQUENCE_IDLE && sequence->slot < 0 && !sequence->request);
-	assert(request->state == REQUEST_RUNNING && row < request->n_rows);
+	assert(request->state == REQUEST_RUNNING || request->state == REQUEST_STARTING);
+	assert(row < request->n_rows);
 	assert(slots->n_free > 0);
 	if (sequence->open)
 		sequence_leave_idle(sequence);

@@ -91,6 +91,8 @@ void sequence_drop_prefix(struct sequence *sequence);
 /* May what the request computes of the sequence be shared? Not what came as embeddings or depends on a mask
  * that the prefix cache does not know. */
 bool sequence_shares(const struct sequence *sequence, const struct request *request);
+/* Does the request leave sequences whose keys cannot be computed from their tokens: embeddings, a mask of its own? */
+bool sequence_request_fixes(const struct request *request);
 /* Its whole pages that are computed may be found by others from now on. */
 void sequence_share(struct sequence *sequence);
 /* Can its request be preempted: is all that it computed computable once more? */

@@ -48,47 +48,53 @@ void share_detach(struct engine_session *session)
 	session->share.user = NULL;
 }
 
-static uint64_t share_lowest_user(const struct accounting *accounting, uint64_t otherwise)
+static void share_raise(uint64_t *counter, uint64_t lowest)
 {
-	uint64_t lowest = UINT64_MAX;
-
-	for (uint32_t i = 0; i < accounting->n_sessions; i++) {
-		const struct share_user *user = accounting->sessions[i]->share.user;
-
-		if (user && user->n_active && user->counter < lowest)
-			lowest = user->counter;
-	}
-	return lowest == UINT64_MAX ? otherwise : lowest;
+	if (lowest != UINT64_MAX && *counter < lowest)
+		*counter = lowest;
 }
 
-static uint64_t share_lowest_session(
-	const struct accounting *accounting, const struct engine_session *session, uint64_t otherwise)
+static void share_lower(uint64_t *lowest, uint64_t counter)
 {
-	uint64_t lowest = UINT64_MAX;
+	*lowest = counter < *lowest ? counter : *lowest;
+}
+
+/* The user had no request: he is raised to the others who have some. */
+static void share_begin_user(const struct accounting *accounting, struct share_user *user)
+{
+	uint64_t counter = UINT64_MAX, computed = UINT64_MAX;
 
 	for (uint32_t i = 0; i < accounting->n_sessions; i++) {
-		const struct engine_session *other = accounting->sessions[i];
+		const struct share_user *other = accounting->sessions[i]->share.user;
 
-		if (other != session && other->share.user == session->share.user && other->n_in_flight &&
-			other->share.counter < lowest)
-			lowest = other->share.counter;
+		if (!other || !other->n_active)
+			continue;
+		share_lower(&counter, other->counter);
+		share_lower(&computed, other->computed);
 	}
-	return lowest == UINT64_MAX ? otherwise : lowest;
+	share_raise(&user->counter, counter);
+	share_raise(&user->computed, computed);
 }
 
 void share_begin(struct accounting *accounting, struct engine_session *session)
 {
 	struct share_user *user = session->share.user;
-	uint64_t lowest;
+	uint64_t counter = UINT64_MAX, computed = UINT64_MAX;
 
 	if (!user->n_active) {
-		lowest = share_lowest_user(accounting, user->counter);
-		user->counter = lowest > user->counter ? lowest : user->counter;
+		share_begin_user(accounting, user);
 		accounting->active_weight += user->weight;
 	}
-	lowest = share_lowest_session(accounting, session, session->share.counter);
-	if (lowest > session->share.counter)
-		session->share.counter = lowest;
+	for (uint32_t i = 0; i < accounting->n_sessions; i++) {
+		const struct engine_session *other = accounting->sessions[i];
+
+		if (other == session || other->share.user != user || !other->n_in_flight)
+			continue;
+		share_lower(&counter, other->share.counter);
+		share_lower(&computed, other->share.computed);
+	}
+	share_raise(&session->share.counter, counter);
+	share_raise(&session->share.computed, computed);
 	user->n_active++;
 	assert(user->n_active <= user->n_sessions);
 }
@@ -112,11 +118,26 @@ void share_charge(struct engine_session *session, uint64_t n_tokens)
 	session->share.counter += n_tokens * SHARE_UNIT;
 }
 
+void share_compute(struct engine_session *session, uint64_t n_tokens)
+{
+	struct share_user *user = session->share.user;
+
+	user->computed += n_tokens * SHARE_UNIT / user->weight;
+	session->share.computed += n_tokens * SHARE_UNIT;
+}
+
 bool share_is_before(const struct engine_session *a, const struct engine_session *b)
 {
 	if (a->share.user != b->share.user)
 		return a->share.user->counter < b->share.user->counter;
 	return a->share.counter < b->share.counter;
+}
+
+bool share_computes_before(const struct engine_session *a, const struct engine_session *b)
+{
+	if (a->share.user != b->share.user)
+		return a->share.user->computed < b->share.user->computed;
+	return a->share.computed < b->share.computed;
 }
 
 bool share_leads(const struct engine_session *a, const struct engine_session *b)

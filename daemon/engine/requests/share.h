@@ -11,6 +11,8 @@
  * the lowest counter of its own. A user who submits after a pause is raised to the lowest counter of the users
  * who have requests: an unused share is not saved. The computed part of a prompt is charged when its request
  * starts; a generated token when its step is launched; tokens computed again after a preemption are not charged.
+ * Prompts that have started take their turns by what was computed so far: a user who has a long prompt has been
+ * charged for all of it, and would else have it computed ahead of those who come later.
  *
  * Entitlement: a session's part of slots and pages, by its user's weight among the users who have requests
  * now, divided by the user's sessions that have some. A session below its entitlement can preempt requests of
@@ -36,12 +38,13 @@ struct share_user {
 	uint32_t n_sessions; /* 0: the entry is kept for its counter, until another user needs it */
 	uint32_t n_active;   /* of these: with requests in flight */
 	uint64_t counter;
+	uint64_t computed; /* as counter, of what was computed so far */
 };
 
 /* In a session. */
 struct share_session {
 	struct share_user *user;
-	uint64_t counter;
+	uint64_t counter, computed;
 };
 
 /* At attach and at the end of a session, which has no requests then. */
@@ -50,10 +53,12 @@ void share_detach(struct engine_session *session);
 /* The session has its first request in flight; its last one has ended. */
 void share_begin(struct accounting *accounting, struct engine_session *session);
 void share_end(struct engine_session *session);
-/* n_tokens were computed for the session. */
+/* n_tokens are to be computed for the session; were computed for the first time. */
 void share_charge(struct engine_session *session, uint64_t n_tokens);
-/* Is it a's turn before b's? */
+void share_compute(struct engine_session *session, uint64_t n_tokens);
+/* Is it a's turn before b's, to start requests; to have prompts computed that started? */
 bool share_is_before(const struct engine_session *a, const struct engine_session *b);
+bool share_computes_before(const struct engine_session *a, const struct engine_session *b);
 /* By what was computed, is a's user so far ahead of b's that he has no claim to what b has? */
 bool share_leads(const struct engine_session *a, const struct engine_session *b);
 /* The part of n, rounded down, 1 at least, that a session with requests is entitled to. */

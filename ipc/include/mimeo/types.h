@@ -183,8 +183,8 @@ struct mimeo_place {
  *
  *	INTERACTIVE   before other requests of the same user
  *	NORMAL
- *	BATCH         behind the others of all users, and preempted first. While others want the whole
- *	              device, BATCH requests together get one of 16 computed tokens
+ *	BATCH         behind the others of all users, and preempted first; but one of 16 slots is for BATCH
+ *	              requests, with the rights of NORMAL ones
  */
 enum mimeo_class {
 	MIMEO_CLASS_NORMAL = 0,
