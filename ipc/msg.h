@@ -92,6 +92,7 @@
 	X(MASKS, 71, "masks")                                                                      \
 	X(MAX_BATCH_TOKENS, 72, "max_batch_tokens")                                                \
 	X(DETERMINISTIC, 74, "deterministic")                                                      \
+	X(MAX_ROWS, 75, "max_rows")                                                                \
 	X(CALL, 96, "call")                                                                        \
 	X(BUFFER, 97, "buffer")                                                                    \
 	X(KIND, 98, "kind")                                                                        \

@@ -51,6 +51,8 @@ static int msg_handshake_check_model(const void *message, struct msg_detail *ret
 		return msg_refuse_field(ret_detail, MSG_PAGE_TOKENS);
 	if (model->max_batch_tokens == 0)
 		return msg_refuse_field(ret_detail, MSG_MAX_BATCH_TOKENS);
+	if (model->max_rows == 0)
+		return msg_refuse_field(ret_detail, MSG_MAX_ROWS);
 	return msg_mask_check(&model->mask, ret_detail);
 }
 
@@ -69,6 +71,7 @@ static const struct msg_entry model_entries[] = {
 	MSG_ENTRY_U32(MSG_MAX_BATCH_TOKENS, struct mimeo_model_info, max_batch_tokens, 1, INT32_MAX),
 	MSG_ENTRY_U32(MSG_DRAFT_TOKENS, struct mimeo_model_info, draft_tokens, 0, MIMEO_DRAFT_MAX),
 	MSG_ENTRY_U32(MSG_DETERMINISTIC, struct mimeo_model_info, deterministic, 0, 1),
+	MSG_ENTRY_U32(MSG_MAX_ROWS, struct mimeo_model_info, max_rows, 1, INT32_MAX),
 };
 static const struct msg_table model_table =
 	MSG_TABLE(struct mimeo_model_info, model_entries, msg_handshake_check_model, .limit = 0);

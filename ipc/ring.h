@@ -73,6 +73,7 @@ enum ring_op {
 	RING_OP_TRUNCATE = 6,  /* sequence, argument: tokens to keep */
 	RING_OP_CLOSE = 7,     /* sequence */
 	RING_OP_NOP = 8,       /* completes at once: what the ring alone costs */
+	RING_OP_LENGTH = 9,    /* sequence: the final completion has its length */
 };
 
 /* Submission entry. Offsets count from the arena's start, lengths are bytes. */

@@ -119,7 +119,8 @@ static int event_take_step(struct mimeo *m, struct mimeo_request *request, const
 static bool event_is_call(const struct mimeo_request *request)
 {
 	return request->sqe.op == RING_OP_OPEN || request->sqe.op == RING_OP_FORK ||
-		request->sqe.op == RING_OP_TRUNCATE || request->sqe.op == RING_OP_CLOSE;
+		request->sqe.op == RING_OP_TRUNCATE || request->sqe.op == RING_OP_CLOSE ||
+		request->sqe.op == RING_OP_LENGTH;
 }
 
 static int event_take_call(struct mimeo *m, struct mimeo_request *request, const struct ring_cqe *cqe)
@@ -128,7 +129,7 @@ static int event_take_call(struct mimeo *m, struct mimeo_request *request, const
 
 	assert(request->state == REQUEST_IN_FLIGHT && event_is_call(request));
 	event.sequence = sequence_id_completed(m, &request->sqe, cqe->status);
-	if (cqe->status == 0) {
+	if (cqe->status == 0 && request->sqe.op != RING_OP_LENGTH) {
 		request_release(request);
 		m->silence = true;
 		return 0;

@@ -79,6 +79,11 @@ int mimeo_sequence_truncate(struct mimeo *m, uint32_t sequence, uint32_t n_token
 	return sequence_call_on_open(m, RING_OP_TRUNCATE, sequence, n_tokens);
 }
 
+int mimeo_sequence_length(struct mimeo *m, uint32_t sequence)
+{
+	return sequence_call_on_open(m, RING_OP_LENGTH, sequence, 0);
+}
+
 int mimeo_sequence_close(struct mimeo *m, uint32_t sequence)
 {
 	int rc = sequence_call_on_open(m, RING_OP_CLOSE, sequence, 0);

@@ -265,7 +265,7 @@ struct engine_model_facts {
 	bool masks; /* requests may bring some */
 	const struct mode_resolution *mode;
 	const struct mimeo_mask *mask; /* of requests that bring none */
-	uint32_t max_seq_len, max_batch_tokens, page_tokens, pages_total, pages_free;
+	uint32_t max_seq_len, max_batch_tokens, max_rows, page_tokens, pages_total, pages_free;
 	/* With its draft's: memory, what was read from files and how long that took, and graphs. */
 	uint64_t weights_bytes, weights_read_bytes, kv_bytes, pool_bytes, graph_bytes;
 	double load_seconds, capture_seconds;

@@ -87,6 +87,7 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 		.mask = &runner->options.mask,
 		.max_seq_len = runner->options.max_seq_len,
 		.max_batch_tokens = engine->options.max_batch_tokens,
+		.max_rows = engine->options.max_requests,
 		.page_tokens = engine->options.page_tokens,
 		.pages_total = kv_pages_total(runner->kv),
 		.pages_free = atomic_load_explicit(&runner->pages_free, memory_order_relaxed),

@@ -86,6 +86,7 @@ static void welcome_describe_model(const struct engine_model_facts *facts, struc
 		.max_batch_tokens = facts->max_batch_tokens,
 		.draft_tokens = facts->n_drafts,
 		.deterministic = facts->model->deterministic,
+		.max_rows = facts->max_rows,
 		.sampling = {
 			.temperature = sampling->temperature,
 			.top_p = sampling->top_p,

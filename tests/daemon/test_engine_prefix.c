@@ -214,6 +214,10 @@ static void test_final_event_has_the_length_of_the_sequence(void **state)
 	assert_int_equal(result.n_sequence, 10 + N_TOKENS);
 	result = rig_must(&rig->client, rig_call(&rig->client, 0, RING_OP_TRUNCATE, 1, 7));
 	assert_int_equal(result.n_sequence, 7);
+	result = rig_must(&rig->client, rig_call(&rig->client, 0, RING_OP_LENGTH, 1, 0));
+	assert_int_equal(result.n_sequence, 7);
+	assert_int_equal(rig_do(&rig->client, rig_call(&rig->client, 0, RING_OP_LENGTH, 2, 0)).status,
+		MIMEO_E_UNKNOWN_SEQUENCE);
 	rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
 }
 

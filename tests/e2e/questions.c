@@ -132,6 +132,7 @@ void reply_take(struct reply *replies, const struct mimeo_event *event)
 	if (event->kind != MIMEO_EVENT_FINAL)
 		return;
 	reply->n_finals++;
+	reply->n_final_tokens = event->n_tokens;
 	reply->status = event->status;
 	reply->finish = event->finish;
 }
@@ -176,6 +177,7 @@ int questions_ask(struct mimeo *m, const struct question *questions, uint32_t n,
 bool reply_is_right(const struct question *question, const struct reply *reply)
 {
 	return reply->n_finals == 1 && reply->status == 0 && reply->finish == MIMEO_FINISH_STOP &&
+	       reply->n_final_tokens >= 1 &&
 	       reply->n_tokens == question->n_answer &&
 	       memcmp(reply->tokens, question->answer, question->n_answer * sizeof(int32_t)) == 0;
 }
@@ -270,7 +272,7 @@ int questions_step(
 			reply->tokens[reply->n_tokens++] = sampled[i];
 			if (sampled[i] == 2 || reply->n_tokens == QUESTION_ANSWER_MAX) {
 				reply->finish = MIMEO_FINISH_STOP;
-				reply->n_finals = 1;
+				reply->n_finals = reply->n_final_tokens = 1;
 				rc = mimeo_sequence_close(m, rows[i].sequence);
 				continue;
 			}

@@ -30,7 +30,7 @@ struct question question_of(const char *prompt, const char *answer);
 struct reply {
 	int32_t tokens[QUESTION_ANSWER_MAX];
 	uint32_t n_tokens;
-	uint32_t n_finals;
+	uint32_t n_finals, n_final_tokens; /* final events, and the tokens of the last one */
 	uint32_t finish;
 	int32_t status;
 };

@@ -212,6 +212,7 @@ static void fuzz_welcome(const uint8_t *data, size_t size)
 		if (msg.status == 0)
 			claim_mask(&msg.models[i].mask, MIMEO_MASK_PREFIX);
 		CLAIM(msg.status != 0 || msg.models[i].max_batch_tokens > 0);
+		CLAIM(msg.status != 0 || msg.models[i].max_rows > 0);
 		CLAIM(msg.models[i].draft_tokens <= MIMEO_DRAFT_MAX);
 	}
 	int n = msg_welcome_encode(&msg, bytes, sizeof(bytes));

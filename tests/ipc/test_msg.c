@@ -73,6 +73,7 @@ static struct msg_welcome full_welcome(uint32_t n_models)
 			.masks = i % 2,
 			.mask = {.kind = MIMEO_MASK_WINDOW, .window = UINT32_MAX, .sinks = 1 + i},
 			.max_batch_tokens = 1 + i,
+			.max_rows = 64 + i,
 			.draft_tokens = i % (MIMEO_DRAFT_MAX + 1),
 			.n_eos = i % (MIMEO_STOP_MAX + 1),
 			.bos = (int32_t)i - 1,
@@ -186,6 +187,7 @@ static void test_msg_welcome_of_the_most_models_is_decoded_as_it_was_encoded(voi
 		assert_memory_equal(
 			&got.models[i].mask, &sent.models[i].mask, sizeof(got.models[i].mask));
 		assert_int_equal(got.models[i].max_batch_tokens, 1 + i);
+		assert_int_equal(got.models[i].max_rows, 64 + i);
 		assert_int_equal(got.models[i].draft_tokens, i % (MIMEO_DRAFT_MAX + 1));
 	}
 }

@@ -38,6 +38,7 @@ static struct mimeo_model_info model(const char *name, uint32_t vocab)
 		.bos = FAKE_BOS,
 		.sampling = {.temperature = 0.5f, .top_k = 40},
 		.max_batch_tokens = FAKE_BATCH_TOKENS,
+		.max_rows = 16,
 	};
 
 	snprintf(model.name, sizeof(model.name), "%s", name);

@@ -347,6 +347,7 @@ static void test_models_have_masks_limits_and_draft_tokens(void **state)
 	assert_int_equal(info->masks, 1);
 	assert_int_equal(info->mask.kind, MIMEO_MASK_DEFAULT);
 	assert_int_equal(info->max_batch_tokens, FAKE_BATCH_TOKENS);
+	assert_int_equal(info->max_rows, 16);
 	assert_int_equal(info->draft_tokens, FAKE_DRAFT_TOKENS);
 }
 

@@ -241,6 +241,33 @@ static void test_refused_sequence_calls_return_their_credits_when_seen(void **st
 	}
 }
 
+static void test_length_is_answered_by_an_event(void **state)
+{
+	struct session *s = *state;
+	struct ring_cqe cqe;
+	struct ring_sqe sqe;
+	uint32_t id;
+
+	mimeo_sequence_open(s->m, 0, &id);
+	assert_int_equal(mimeo_sequence_length(s->m, id), 0);
+	mimeo_submit(s->m);
+	sqe = session_pop(s);
+	session_final(s, &sqe, 0);
+	sqe = session_pop(s);
+	assert_int_equal(sqe.op, RING_OP_LENGTH);
+	assert_int_equal(sqe.sequence, id);
+	cqe = fake_final(&sqe);
+	cqe.n_sequence = 123;
+	fake_push(&s->fake, &cqe);
+	assert_int_equal(session_wait(s), 1);
+	assert_int_equal(s->event.kind, MIMEO_EVENT_SEQUENCE);
+	assert_int_equal(s->event.status, 0);
+	assert_int_equal(s->event.sequence, id);
+	assert_int_equal(s->event.n_sequence, 123);
+	session_seen(s);
+	assert_int_equal(mimeo_sequence_length(s->m, id + 1), MIMEO_E_UNKNOWN_SEQUENCE);
+}
+
 static void test_id_of_a_closed_fork_is_free_again(void **state)
 {
 	struct session *s = *state;
@@ -361,6 +388,7 @@ int main(void)
 		session_test(test_wait_goes_on_past_silence_while_an_event_may_come),
 		session_test(test_successful_sequence_calls_are_silent_and_return_their_credits),
 		session_test(test_refused_sequence_calls_return_their_credits_when_seen),
+		session_test(test_length_is_answered_by_an_event),
 		session_test_with(test_id_of_a_closed_fork_is_free_again,
 			.script.max_sequences = 2),
 		session_test_with(test_id_is_not_given_out_while_calls_name_it,

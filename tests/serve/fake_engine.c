@@ -307,6 +307,7 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 		.max_seq_len = 512,
 		.masks = true,
 		.max_batch_tokens = 2048,
+		.max_rows = 48,
 		.page_tokens = 16,
 		.pages_total = 100,
 		.pages_free = 90,

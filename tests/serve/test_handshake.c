@@ -61,6 +61,7 @@ static void test_hello_gets_models_limits_and_descriptors(void **state)
 	assert_int_equal(client.welcome.models[0].vocab_size, 256);
 	assert_int_equal(client.welcome.models[0].eos[0], 2);
 	assert_int_equal(client.welcome.models[0].max_batch_tokens, 2048);
+	assert_int_equal(client.welcome.models[0].max_rows, 48);
 	assert_int_equal(client.welcome.models[0].masks, 1);
 	assert_int_equal(client.welcome.models[0].draft_tokens, 3);
 	assert_int_equal(client.welcome.models[0].mask.kind, MIMEO_MASK_WINDOW);

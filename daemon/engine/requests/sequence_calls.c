@@ -94,6 +94,8 @@ uint32_t sequence_call(struct request *request)
 		return sequence_calls_fork(request, s);
 	else if (request->op == RING_OP_TRUNCATE)
 		sequence_calls_truncate(request, s);
+	else if (request->op == RING_OP_LENGTH)
+		sequence_calls_done(request);
 	else
 		sequence_calls_close(request, s);
 	return 0;

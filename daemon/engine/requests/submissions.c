@@ -77,6 +77,7 @@ static bool submissions_entry(struct engine_session *session, const struct ring_
 	case RING_OP_FORK:
 	case RING_OP_TRUNCATE:
 	case RING_OP_CLOSE:
+	case RING_OP_LENGTH:
 		rc = intake_request(session, sqe, &refusal);
 		if (rc >= 0)
 			return rc == 0;

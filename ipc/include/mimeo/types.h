@@ -134,6 +134,7 @@ struct mimeo_model_info {
 	uint32_t draft_tokens; /* draft tokens in a step, 1 ... MIMEO_DRAFT_MAX; 0: no draft model */
 	uint32_t deterministic; /* 1: results do not depend, in any bit, on what else runs; 0: requests
 	                           that ask for it are refused */
+	uint32_t max_rows; /* the most rows of a step request */
 };
 
 enum mimeo_activation {

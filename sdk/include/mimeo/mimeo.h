@@ -129,6 +129,9 @@ MIMEO_PUBLIC int mimeo_sequence_open(struct mimeo *m, uint32_t model, uint32_t *
 MIMEO_PUBLIC int mimeo_sequence_fork(struct mimeo *m, uint32_t sequence, uint32_t *ret_child);
 MIMEO_PUBLIC int mimeo_sequence_truncate(struct mimeo *m, uint32_t sequence, uint32_t n_tokens);
 MIMEO_PUBLIC int mimeo_sequence_close(struct mimeo *m, uint32_t sequence);
+/* Ask how many tokens a sequence has, in the order of submission as above. The answer is a MIMEO_EVENT_SEQUENCE with
+ * status 0, `sequence` and `n_sequence`. 0, or as above. */
+MIMEO_PUBLIC int mimeo_sequence_length(struct mimeo *m, uint32_t sequence);
 
 /* ---- device buffers: memory of the daemon's device that both sides see ---- */
 
@@ -309,7 +312,8 @@ MIMEO_PUBLIC int mimeo_cancel(struct mimeo *m, uint64_t request_id);
 enum mimeo_event_kind {
 	MIMEO_EVENT_TOKENS = 1,   /* tokens of a generate request; more events follow */
 	MIMEO_EVENT_FINAL = 2,    /* the last event of a request, a step or a cancel too */
-	MIMEO_EVENT_SEQUENCE = 3, /* a sequence call was refused; `sequence` and `status` */
+	MIMEO_EVENT_SEQUENCE = 3, /* a sequence call was refused, by `status`; or the answer of
+	                             mimeo_sequence_length, in `n_sequence` */
 	MIMEO_EVENT_RECORDED = 4, /* the request's fence is recorded and can be waited for. More
 	                             events follow. Left out if the completion ring is full */
 };
@@ -333,7 +337,8 @@ struct mimeo_event {
 	uint32_t slot;       /* the library's own */
 	int32_t detail_values[4];
 	uint32_t n_cached;   /* final event: leading tokens that were taken from the prefix cache */
-	uint32_t n_sequence; /* final event: tokens that the sequence has now, of a step the last row's */
+	uint32_t n_sequence; /* final event: tokens that the sequence has now, of a step the last row's; and
+	                        mimeo_sequence_length's answer */
 };
 
 /*
