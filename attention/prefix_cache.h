@@ -13,7 +13,7 @@
  * The key of a page is (serial of the page before it, salt, its page_tokens ids); a first page has
  * the parent 0. Each registered page has a serial that no page had before or gets later. By
  * induction a serial stands for all tokens from the first one on, so equal keys are equal
- * sequences. All of a key is compared, so two keys of one hash are told apart.
+ * sequences. All of a key is compared, so keys with equal hashes are distinguished.
  *
  * Memory is allocated in prefix_cache_new alone: a node and the ids for each page, and buckets.
  * An operation hashes and compares the ids of one page; only prefix_cache_check takes longer.
@@ -40,7 +40,7 @@ struct prefix_key {
 	uint64_t hash;
 };
 
-/* What happened to pages so far. */
+/* Counters of what happened to pages. */
 struct prefix_counts {
 	uint64_t registered;
 	uint64_t hits;    /* pages taken from the index */

@@ -208,7 +208,7 @@ static int socket_lock_take(const char *path)
 			return errno == EWOULDBLOCK ? -EADDRINUSE : -errno;
 		if (!socket_is_named(fd, name))
 			continue;
-		/* For people: if it fails, the daemon has no name. */
+		/* Only for messages: if it fails, the daemon's pid is unknown. */
 		if (ftruncate(fd, 0) == 0)
 			dprintf(fd, "%d\n", (int)getpid());
 		return STEAL_FD(fd);

@@ -113,7 +113,7 @@ struct device_ops {
 	int (*mem_alloc)(struct device *device, size_t bytes, void **ret);
 	void (*mem_free)(struct device *device, void *memory);
 	/* Page-locked host memory that the device can read and write at the same address; contents
-	 * undefined, on the cpu device poisoned likewise. */
+	 * undefined; the cpu device fills it with 0xff, too. */
 	int (*host_alloc)(struct device *device, size_t bytes, void **ret);
 	void (*host_free)(struct device *device, void *memory);
 

@@ -38,7 +38,7 @@ void buddy_deinit(struct buddy *buddy);
 /* True and a block of at least `bytes` (> 0), or false: no free block is that large. Of two halves that
  * are large enough it takes the one with the smaller free block, which keeps large blocks whole. */
 bool buddy_take(struct buddy *buddy, uint64_t bytes, struct buddy_block *ret);
-/* Give a block back; one of 0 bytes is none. */
+/* Give a block back. A block of 0 bytes is ignored. */
 void buddy_give(struct buddy *buddy, struct buddy_block block);
 
 #endif

@@ -121,7 +121,8 @@ static int client_send_hello(int fd, const struct mimeo_config *config, unsigned
 		.version = MSG_PROTOCOL_VERSION,
 		.entries = config->entries,
 		.arena_bytes = config->arena_bytes,
-		/* The rest is for the daemon's refusal to arrive, which says what was waited for. */
+		/* The remaining time is for the daemon's refusal, which names the limit that the client waited
+		 * for. */
 		.wait_ms = left_ms - left_ms / 8,
 	};
 	uint8_t buffer[MSG_HEADER_MAX];

@@ -3,7 +3,7 @@
 #define MIMEO_TESTS_LINGERING_H
 
 /*
- * A descriptor whose last close takes as long as somebody else likes: a TCP socket with unsent data
+ * A descriptor whose last close takes as long as its peer likes: a TCP socket with unsent data
  * that is told to linger (SO_LINGER), up to LINGER_SECONDS. Needs no privilege. Functions fail the
  * running test (cmocka).
  */

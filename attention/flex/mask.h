@@ -133,7 +133,7 @@ MASK_FUNCTION bool mask_has_bits(const struct mask_view *view, uint32_t from, ui
  * The union of the views of neighbouring tokens of one row, so that a block of keys is examined
  * once for all of them. What any of them sees is exact: a view's range holds its own token, and its
  * sinks begin at most one key behind its neighbour's, so what all ranges cover is a range again.
- * ALL is said if the same part of every view has the whole block.
+ * The answer is ALL if the same part of every view covers the whole block.
  */
 struct mask_union {
 	uint32_t first, end;   /* what any view's range has of what its layer's window leaves */

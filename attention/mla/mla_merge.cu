@@ -4,7 +4,7 @@
  * Stage 2: a token's and head's partials become one average. Grid: (tokens, heads, columns); block:
  * 128 threads, GROUPS sets of them, each with its share of the partials: one for 512 columns where
  * tokens fill the device, eight for 64 columns where a few tokens have many partials. Bytes: the
- * partials once, from the L2 as a rule.
+ * partials once, usually from the L2.
  */
 
 #include "attention/mla/mla_cuda.cuh"

@@ -4,7 +4,7 @@
 
 /*
  * What kernels for few queries have in common, whatever the mask: a warp's ring of sub-tiles, its
- * running softmax over 16 packed query rows, and what it takes to merge sums. The whole is told in
+ * running softmax over 16 packed query rows, and what it takes to merge sums. The whole is described in
  * paged_decode.cu; attention under block masks (attention/flex) has the same.
  */
 

@@ -4,7 +4,7 @@
 
 /*
  * What prefill kernels on 9.0a have in common, whatever the mask: the rings that tiles come in, and
- * a warpgroup's 64 packed query rows with their running softmax and products. The whole is told in
+ * a warpgroup's 64 packed query rows with their running softmax and products. The whole is described in
  * paged_prefill_sm90.cu; attention under block masks (attention/flex) has the same.
  */
 

@@ -314,7 +314,7 @@ static int config_check_steps(const struct config *config, struct config_error *
 	for (uint32_t i = 0; i < config->n_capture_sizes; i++) {
 		if (config->capture_sizes[i] > config->max_batch_tokens)
 			return config_refuse(error,
-				"capture_sizes: %u exceeds max_batch_tokens %u: no step is so wide",
+				"capture_sizes: %u exceeds max_batch_tokens %u, the size of the largest step",
 				config->capture_sizes[i], config->max_batch_tokens);
 	}
 	return 0;

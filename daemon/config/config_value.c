@@ -30,10 +30,10 @@ const struct config_key config_keys[CONFIG_N_KEYS] = {
 		AT_BOTH(deterministic), .accepted = "yes or no"},
 	{"attention", "BACKEND", "auto", NULL, "attention backend: auto, naive, paged, flex, mla, mla_planned",
 		CONFIG_CHOICE, AT_BOTH(attention), .accepted = "auto, naive, paged, flex, mla or mla_planned"},
-	{"mask", "MASK", "causal", NULL, "of requests that bring none: causal, window:N, window:N+SINKS, prefix",
+	{"mask", "MASK", "causal", NULL, "default mask: causal, window:N, window:N+SINKS, prefix",
 		CONFIG_MASK, AT_BOTH(mask), .accepted = MASK_TEXT_ACCEPTED},
 	{"draft", "DIR", NULL, "none", "directory of a model's draft model, or none",
-		CONFIG_FOLDER, AT_BOTH(draft), .accepted = "a folder of 1 to 1023 bytes, nor none"},
+		CONFIG_FOLDER, AT_BOTH(draft), .accepted = "a path of 1 to 1023 bytes, or none"},
 	{"draft_tokens", "N", "4", NULL, "draft tokens per row and step", CONFIG_INTEGER,
 		AT_BOTH(draft_tokens), .min = 1, .max = 8,
 		.accepted = " (--draft none: no draft model)"},
@@ -52,7 +52,7 @@ const struct config_key config_keys[CONFIG_N_KEYS] = {
 	{"prefix_sharing", "WHOSE", "user", NULL,
 		"which requests share cached prefixes: none, those of one user (user), all",
 		CONFIG_CHOICE, AT(prefix_sharing), .accepted = "none, user or all"},
-	{"weights", "LIST", NULL, "1 each", "parts of users when they compete: USER:WEIGHT, @GROUP:WEIGHT",
+	{"weights", "LIST", NULL, "1 each", "weights of users and groups: USER:WEIGHT, @GROUP:WEIGHT",
 		CONFIG_WEIGHTS, AT(weights), .min = 1, .max = CONFIG_WEIGHT_MAX},
 	{"max_requests", "N", NULL, "64, on a GPU of 32 GiB or more 256", "rows that one step may carry", CONFIG_INTEGER,
 		AT(max_requests), .min = 1, .max = 4096},
@@ -321,7 +321,7 @@ const char *config_accepted(const struct config_key *key, char *ret, size_t size
 	case CONFIG_SIZE:
 		config_value_show_size(key->min, min, sizeof(min));
 		config_value_show_size(key->max, max, sizeof(max));
-		/* Nobody needs to know what 64 bits hold. */
+		/* A maximum of 64 bits is not worth printing. */
 		if (key->max >= INT64_MAX)
 			snprintf(ret, size, "a size of at least %s: bytes, or with a suffix K, M, G or T", min);
 		else

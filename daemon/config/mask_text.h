@@ -3,10 +3,10 @@
 #define MIMEO_DAEMON_MASK_TEXT_H
 
 /*
- * A mask as people write it, operators of mimeod for requests that bring none, users of mimeo-run for
- * theirs: "causal", "window:N" (the last N tokens), "window:N+S" (and the first S of the sequence),
- * "prefix" (all tokens of a request see one another). Masks with a word for each token are programs'
- * alone. Nothing here is of the wire: programs that see the public header only use it too.
+ * The text form of a mask, for mimeod's default mask and for mimeo-run --mask: "causal", "window:N" (the last
+ * N tokens), "window:N+S" (and the first S of the sequence), "prefix" (all tokens of a request see one
+ * another). Masks with a word for each token have no text form. Only the public header is used here, so that
+ * clients can use this too.
  */
 
 #include <stdbool.h>
@@ -22,9 +22,9 @@ struct mask_text {
 	uint32_t prefix;        /* UINT32_MAX, as much as there is; 0: none */
 };
 
-/* False, and *ret as it was, if the text is none. */
+/* False, and *ret unchanged, if the text is not a mask. */
 bool mask_text_parse(const char *text, struct mask_text *ret);
-/* The other way round. Returns ret. */
+/* Writes the text of a mask. Returns ret. */
 const char *mask_text(const struct mask_text *mask, char ret[MASK_TEXT_MAX]);
 
 #endif

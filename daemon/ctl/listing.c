@@ -246,8 +246,7 @@ static int listing_print_drafts(const struct answer *answer, FILE *file)
 	return fputc('\n', file) == EOF ? -EIO : table_print(table, file, TABLE_AS_TEXT);
 }
 
-/* What of the text stands on the next line of so many columns: up to its last blank, unless one word alone is
- * longer. */
+/* How much of the text fits on the next line: up to its last blank, unless a single word is longer. */
 static size_t listing_fitting(const char *text, size_t columns)
 {
 	size_t length = strcspn(text, "\n"), fitting = columns;

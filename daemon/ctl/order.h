@@ -8,7 +8,7 @@
 
 /* After an order about graphs was taken: wait until no graph is being captured or dropped any more, with
  * progress where stdout is a terminal, at most ORDER_WAIT_MS. The last answer to "graphs" is the
- * caller's. 0, -ETIMEDOUT with an answer all the same, or -errno. */
+ * caller's. 0, -ETIMEDOUT (*ret is written as well), or -errno. */
 int order_await(int fd, struct answer **ret);
 
 /* Is one of the graphs failed? */

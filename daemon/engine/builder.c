@@ -13,7 +13,7 @@
 #include "ipc/clock.h"
 #include "ipc/doorbell.h"
 
-#define LOOK_NS 1000000 /* how often at the lane, while something waits for it */
+#define LOOK_NS 1000000 /* interval of checks of the lane, while an item waits for it */
 
 struct builder {
 	struct device *device;
@@ -62,8 +62,8 @@ static int builder_import_fd(struct device *device, struct builder_job *job)
 	return rc ? rc : device->ops->import(device, &handle, &job->thing->address);
 }
 
-/* A handle that says more than there is would have to be closed again at once, outside the queue, if
- * the device were asked to see to it. */
+/* Checked here: if the device found that the handle exceeds its memory, the mapping would have to be closed
+ * at once, outside the queue. */
 static int builder_import_ipc(struct device *device, struct builder_job *job)
 {
 	struct device_handle handle = job->handle;
@@ -194,7 +194,7 @@ static bool builder_run_task(struct builder *builder)
 	return true;
 }
 
-/* With the lock held: the device had no memory for the job, and idle graphs may have. */
+/* With the lock held. True if the device had no memory for the job and dropping idle graphs may free some. */
 static bool builder_may_wait(struct builder *builder, struct builder_job *job)
 {
 	uint64_t now = clock_ns();

@@ -65,7 +65,7 @@ struct builder;
 
 /* `n_in_lane`: steps in the engine's lane; NULL: there is none. 0 or -errno. */
 int builder_new(struct device *device, const _Atomic uint32_t *n_in_lane, struct builder **ret);
-/* Does what is still queued, waiting for no lane, and ends the thread. Jobs not taken are dropped
+/* Completes what is queued, without waiting for the lane, and ends the thread. Jobs not taken are dropped
  * with what they made. After the engine's last step, before the device is freed. */
 void builder_free(struct builder *builder);
 

@@ -59,7 +59,7 @@ static void check_sequence(const struct sequence *s)
 		return;
 	}
 	assert(s->slot >= 0);
-	/* Draft tokens behind its request's end may have been computed. */
+	/* Draft tokens after the request's end may have been computed. */
 	if (s->state == SEQUENCE_RELEASING)
 		return;
 	assert(s->n_computed <= s->n_tokens + s->n_pending);

@@ -144,8 +144,8 @@ struct engine_needs {
 	uint64_t draft_logits_bytes; /* part of inputs_bytes: draft logits of all slots */
 	uint64_t pinned_bytes; /* of the host: what feeds them */
 };
-/* What a model takes beside its weights and KV cache, by the options' limits, with a draft (or NULL, 0)
- * that drafts so many tokens; nothing is allocated. -EOVERFLOW. */
+/* Memory of a model besides weights and KV cache, under the limits of the options, with a draft model (or
+ * NULL) and n_drafts draft tokens. Allocates nothing. -EOVERFLOW. */
 int engine_measure(const struct engine_options *options, const struct model_config *config,
 	const struct model_config *draft, uint32_t n_drafts, uint32_t max_seq_len,
 	enum dtype activation, struct engine_needs *ret);
@@ -286,7 +286,8 @@ struct engine_model_facts {
 int engine_device_info(const struct engine *engine, struct device_info *ret);
 
 uint32_t engine_n_models(const struct engine *engine);
-/* Bytes that the engine may take for a session with so large a ring and arena: its sequences and requests. */
+/* Bytes that the engine may need for the sequences and requests of a session with a ring and arena of these
+ * sizes. */
 uint64_t engine_bytes_of_session(
 	const struct engine *engine, uint32_t entries, uint64_t arena_bytes);
 void engine_model_facts(const struct engine *engine, uint32_t model, struct engine_model_facts *ret);

@@ -42,7 +42,7 @@ struct graph_entry {
 	uint32_t owner;              /* index of its model */
 	int command;        /* requested while it is being built or destroyed */
 	bool ordered;    /* an operator requested the capture */
-	bool remains;    /* what is to be destroyed is left from a capture that failed ... */
+	bool remains;    /* what is to be destroyed remains of a failed capture ... */
 	bool failed;     /* ... permanently */
 	struct graph_entry *prev, *next; /* among those wanted, or being dropped */
 	/* Any thread reads; the thread that may change the state writes. */

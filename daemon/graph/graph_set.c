@@ -13,7 +13,7 @@ static void graph_set_make_families(struct graph_set *set, const struct ladder *
 	const uint32_t queries[], uint32_t n_queries, uint32_t max_requests, uint32_t max_tokens)
 {
 	enum graph_mode mixed = graph_mode_mixed(set->mode);
-	/* Where everything runs full, decodes need no graphs of their own. */
+	/* If every batch has a full graph, decodes need no graphs of their own. */
 	bool decodes = graph_mode_decode(set->mode) == GRAPH_FULL && mixed != GRAPH_FULL;
 
 	for (uint32_t i = 0; decodes && i < n_queries; i++) {

@@ -43,7 +43,7 @@ struct descriptor descriptor_decode(uint32_t size, uint32_t query, uint32_t max_
 /* FULL or PIECEWISE, for any batch: as many rows as so many tokens can have, or with PIECEWISE, whose
  * graphs know no rows, any. */
 struct descriptor descriptor_mixed(enum graph_mode mode, uint32_t size, uint32_t max_requests);
-/* A batch that runs as it is. */
+/* The descriptor of a batch that runs eager, not padded. */
 struct descriptor descriptor_eager(uint32_t rows, uint32_t tokens);
 bool descriptor_equal(const struct descriptor *a, const struct descriptor *b);
 /* "FULL 8x1", "FULL 64", "PIECEWISE 64", "NONE 64" */

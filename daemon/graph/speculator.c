@@ -57,7 +57,8 @@ static int speculator_init_pass(struct speculator *s, struct speculator_pass *pa
 	return rc ? rc : executor_init(&pass->executor, &pass->context);
 }
 
-/* Of passes over all tokens of a step: the target's, as far as the draft model's attention goes. */
+/* The mode of passes over all tokens of a step: the target's, lowered to what the draft model's attention
+ * supports. */
 static enum graph_mode speculator_prefill_mode(const struct speculator_options *o)
 {
 	struct mode_resolution ret = {.resolved = GRAPH_NONE};

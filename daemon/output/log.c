@@ -132,8 +132,8 @@ static size_t log_put_prefix(enum log_level level, char *line, size_t size)
 }
 
 /* A pipe or socket that nobody reads must not block the thread. O_NONBLOCK would be set for every process
- * that shares the pipe. A pipe that polls writable takes PIPE_BUF bytes, as long as no other process is
- * faster: this one's threads take turns. */
+ * that shares the pipe. A pipe that polls writable accepts PIPE_BUF bytes unless another process writes
+ * first; the threads of this process take turns. */
 static bool log_put(const char *line, size_t size)
 {
 	struct pollfd poll_fd = {.fd = log_fd, .events = POLLOUT};

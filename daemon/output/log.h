@@ -68,8 +68,8 @@ struct log_limit {
 };
 #define LOG_LIMIT(n) { .per_second = (n) }
 
-/* Whether a message may be written at now_ns (CLOCK_MONOTONIC), and how many were dropped before it
- * since that was last said. */
+/* Whether a message may be written at now_ns (CLOCK_MONOTONIC), and how many were dropped since the last
+ * report. */
 bool log_limit_take(struct log_limit *limit, uint64_t now_ns, uint32_t *ret_dropped);
 
 void log_limited_write(struct log_limit *limit, enum log_level level, const char *format, ...)

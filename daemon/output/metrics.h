@@ -25,7 +25,7 @@ struct metric_label {
 struct metric {
 	const char *name, *help;
 	enum metric_type type;
-	struct metric_label labels[METRIC_LABELS_MAX]; /* name NULL: none, and none behind */
+	struct metric_label labels[METRIC_LABELS_MAX]; /* name NULL: no label, nor any after it */
 	double value;
 };
 

@@ -40,7 +40,8 @@ struct table_column {
 	enum table_unit unit;
 	bool wide; /* not in TABLE_AS_TEXT */
 	bool cut;  /* text that is cut where a TABLE_NARROW would be too wide */
-	/* In TABLE_AS_TEXT only where a cell has anything but this, 0 or nothing; NULL: there anyway. */
+	/* In TABLE_AS_TEXT the column is shown only if a cell differs from this, 0 and nothing; NULL: always
+	 * shown. */
 	const char *usual;
 };
 

@@ -243,7 +243,7 @@ uint32_t buffers_count(const struct session *session, uint64_t *ret_bytes)
 	return session->buffers->n_used;
 }
 
-/* All of a session that ends are. */
+/* If the session is being detached, all its buffers and fences are closing. */
 static uint32_t buffers_n_closing(const struct session *session)
 {
 	const struct session_buffers *buffers = session->buffers;

@@ -44,7 +44,7 @@ struct session_buffers {
 	struct session_memory *memories;
 	uint64_t bytes;
 	/* the call in progress */
-	uint8_t call[4 + MSG_CALL_MAX + 1]; /* one more than allowed, to see that it came */
+	uint8_t call[4 + MSG_CALL_MAX + 1]; /* one byte more than allowed, to detect it */
 	uint32_t n_call;
 	int call_fd;
 	bool clogged; /* its descriptor is refused: its user has too many pending closes */

@@ -122,7 +122,7 @@ static void closer_item_free(struct closer *closer, struct closer_item *item)
 
 /* ---- threads ---- */
 
-/* Interrupts what sleeps in the kernel, and does nothing else. */
+/* Does nothing: the signal only interrupts a thread that sleeps in the kernel. */
 static void closer_on_signal(int number)
 {
 }
@@ -255,7 +255,7 @@ static bool closer_post(struct closer *closer, int fd, uid_t uid, bool counted)
 
 void closer_take(struct closer *closer, int fd, uid_t uid)
 {
-	/* Without memory for an item this thread is the only one left to close it. */
+	/* Without memory for an item, this thread has to close it. */
 	if (!closer_post(closer, fd, uid, true))
 		close(fd);
 }

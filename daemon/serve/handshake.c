@@ -22,8 +22,8 @@
 /*
  * From accept to WELCOME. The peer is untrusted: it gets one buffer of HELLO_BYTES_MAX, one deadline and
  * its user's share of max_greetings. Anything but a HELLO in time is answered, if the socket has
- * space, and closed. A HELLO that exceeds a limit now, and says that it waits, stays in line: each
- * session that ends lets the first one in for which there is a place.
+ * space, and closed. A HELLO that exceeds a limit now and asks to wait stays in line: whenever a session
+ * ends, the first waiting client that fits is admitted.
  */
 
 #define GREETINGS_PER_UID(serve) ((serve)->options.max_greetings / 4)
@@ -38,7 +38,7 @@ struct greeting {
 	bool in_line; /* hello is complete and waits for a place */
 	struct msg_hello hello;
 	uint32_t n_bytes;
-	uint8_t bytes[4 + HELLO_BYTES_MAX + 1]; /* one more than allowed, to see that it came */
+	uint8_t bytes[4 + HELLO_BYTES_MAX + 1]; /* one byte more than allowed, to detect it */
 	struct greeting *prev, *next;
 };
 
@@ -111,7 +111,7 @@ static void handshake_admit(struct greeting *greeting)
 	handshake_free(greeting);
 }
 
-/* The limit that it exceeds leaves space for it once others have ended. */
+/* Could it be admitted after other sessions have ended? */
 static bool handshake_may_wait(const struct greeting *greeting, int status)
 {
 	if (status != MIMEO_E_QUOTA || greeting->hello.wait_ms == 0)
@@ -133,7 +133,7 @@ static bool handshake_finish(struct greeting *greeting, uint32_t length)
 		handshake_describe(status, &detail, text);
 	else
 		status = welcome_admit(serve, &greeting->peer, &greeting->hello, text);
-	/* A place that became free in this turn belongs to the line. */
+	/* A place that became free in this turn goes to the clients in line. */
 	bool behind = status == 0 && serve->line_moves && greeting->hello.wait_ms > 0;
 	if (behind || handshake_may_wait(greeting, status)) {
 		greeting->in_line = true;
@@ -243,7 +243,7 @@ void handshake_expire(struct serve *serve, int64_t now_ms)
 	char text[MSG_TEXT_MAX];
 
 	DL_FOREACH_SAFE (serve->greetings, greeting, next) {
-		/* A loop that is behind may not have seen that it came. */
+		/* If the loop is late, the HELLO may have arrived unread. */
 		if (now_ms < greeting->deadline_ms || handshake_read(greeting))
 			continue;
 		int status = MIMEO_E_PROTOCOL;
@@ -277,7 +277,7 @@ static bool handshake_is_excess(const struct greeting *greeting, char text[stati
 	return all || n > of_uid;
 }
 
-/* A peer that gets no greeting. Closes fd. */
+/* Refuse a peer before its HELLO. Closes fd. */
 static void handshake_turn_away(
 	struct serve *serve, int fd, struct socket_peer *peer, const char *text)
 {
@@ -301,7 +301,7 @@ static struct greeting *handshake_new(struct serve *serve, int fd)
 		return NULL;
 	}
 	if (closer_is_full(serve->closer, peer.uid)) {
-		snprintf(text, sizeof(text), "descriptors that your clients sent do not close: %u",
+		snprintf(text, sizeof(text), "pending closes of descriptors that your clients sent: %u",
 			CLOSER_MAX_PER_UID);
 		handshake_turn_away(serve, fd, &peer, text);
 		return NULL;

@@ -48,7 +48,7 @@ static void *life_main(void *userdata)
 	return NULL;
 }
 
-/* Signals are others' to handle: no handler of theirs runs here. 0 or -errno. */
+/* Starts the thread with all signals blocked: other threads handle them. 0 or -errno. */
 static int life_start(struct life_thread *thread)
 {
 	pthread_attr_t attributes;

@@ -33,7 +33,7 @@ struct operator {
 	int fd;
 	pid_t pid;
 	uid_t uid;
-	int64_t deadline_ms; /* INT64_MAX: it has got a reply, and nothing is expected of it */
+	int64_t deadline_ms; /* INT64_MAX: it has its reply, and there is no deadline */
 	int64_t since_ms;    /* of its last message, or of its connect */
 	uint32_t n_bytes;
 	uint8_t bytes[4 + ADMIN_REQUEST_MAX + 1];

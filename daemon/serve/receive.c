@@ -2,8 +2,8 @@
 /*
  * Receives calls on a session's socket.
  *
- * A call brings one descriptor at most. That of a client which may not import memory is closed, as is
- * that of a user with too many pending closes; the call is then refused with the reason.
+ * A call carries at most one descriptor. If the client may not import memory, or its user has too many
+ * pending closes, the descriptor is closed and the call refused with the reason.
  */
 #include "daemon/serve/receive.h"
 
@@ -26,12 +26,12 @@ static bool receive_call(struct session *session)
 	uint32_t length;
 
 	if (buffers->busy) {
-		session_break(session, "a call before the reply to the one before");
+		session_break(session, "a call before the reply to the previous call");
 		return false;
 	}
 	int rc = socket_parse_length(buffers->call, buffers->n_call, MSG_CALL_MAX, &length);
 	if (rc < 0) {
-		session_break(session, "bytes on the socket that are no call");
+		session_break(session, "bytes on the socket that are not a call");
 		return false;
 	}
 	if (rc > 0)
@@ -98,7 +98,7 @@ void receive_on_socket(void *userdata, struct loop_source *source, uint32_t even
 	for (unsigned n_reads = 0; n_reads < CALLS_A_TURN; n_reads++) {
 		ssize_t n = receive_some(session);
 
-		/* Nobody is left to take the reply of a call that cannot be read now. */
+		/* The client is gone and would not receive the reply of a call that cannot be read now. */
 		if (n == -EAGAIN && !(session->stalled && session->hung_up))
 			return;
 		if (n <= 0) {

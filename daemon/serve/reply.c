@@ -61,7 +61,7 @@ static int reply_pack_cell(msgpack_packer *packer, const struct reply_cell *cell
 	return msgpack_pack_double(packer, cell->number);
 }
 
-/* Close the message that the rows so far make. */
+/* Finish the message with the rows that were added. */
 static int reply_end_message(struct reply *reply, bool more)
 {
 	msgpack_packer packer;

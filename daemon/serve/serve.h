@@ -24,7 +24,7 @@ enum serve_client_ipc { SERVE_CLIENT_IPC_NO, SERVE_CLIENT_IPC_SAME_UID, SERVE_CL
 
 struct serve_options {
 	struct engine *engine; /* started; stays the caller's, freed after serve */
-	struct builder *builder; /* of the engine's device, likewise; NULL: no device buffers */
+	struct builder *builder; /* of the engine's device, stays the caller's; NULL: no device buffers */
 	const char *device_kind; /* "cpu" or "cuda"; with a builder */
 	uint8_t device_uuid[16];
 	uint32_t max_client_buffers;      /* open, or still being released */

@@ -40,9 +40,9 @@ struct serve {
 	int result; /* bits of enum serve_result */
 	bool done;
 	bool accept_stalled; /* no fd was left: the timer tries again */
-	bool accept_clogged; /* likewise, until fewer closes are pending */
+	bool accept_clogged; /* nothing is accepted until fewer closes are pending */
 	bool accept_more;    /* more may wait than one turn took */
-	bool calls_more;     /* likewise, of a session */
+	bool calls_more;     /* a session may have more calls than one turn took */
 	bool calls_stalled;  /* of a session that waits for closes */
 	bool line_moves;     /* a session has ended, or the state has changed: handshake_move_line */
 	bool ending;         /* all sessions are being detached; done when none is left */

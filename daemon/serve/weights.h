@@ -21,10 +21,10 @@ struct weights {
 	uint32_t n;
 };
 
-/* Find the user or group of that name, or of that number if it is made of digits. -ENOENT: there is none;
- * -ENOSPC; or what the look-up answers. */
+/* Find the user or group of that name, or with that number if it consists of digits. -ENOENT: there is none;
+ * -ENOSPC; or the error of the look-up. */
 int weights_add(struct weights *weights, const char *name, bool group, uint32_t weight);
-/* The user's own weight, else the largest of his groups', else 1. Asks the name service if there are weights
+/* The user's own weight, else the largest of its groups', else 1. Asks the name service if there are weights
  * of groups. */
 uint32_t weights_of(const struct weights *weights, uid_t uid);
 

@@ -146,6 +146,6 @@ void welcome_refuse(struct serve *serve, int fd, int status, const char *text)
 	struct msg_welcome msg = {.status = status, .version = MSG_PROTOCOL_VERSION};
 
 	snprintf(msg.text, sizeof(msg.text), "%s", text);
-	/* Whether this arrives is the peer's concern. */
+	/* Best effort: the peer may not receive this. */
 	(void)welcome_write(serve, fd, &msg, NULL, 0);
 }

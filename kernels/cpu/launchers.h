@@ -4,7 +4,7 @@
 
 /*
  * The launchers of the cpu device's op table: each checks shapes and queues a copy of its
- * arguments. An op whose row count is 0 is queued all the same, so that what is loaded and what is
+ * arguments. An op whose row count is 0 is queued, too, so that what is loaded and what is
  * recorded does not depend on how full a batch is; for the same reason a workspace's size never
  * depends on the number of rows.
  */

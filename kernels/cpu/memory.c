@@ -90,7 +90,8 @@ static struct allocation *memory_record_take(
 
 /* ---- device and pinned memory ---- */
 
-/* Poisoning touches every page: asking for more than there is must fail here, not kill. */
+/* Poisoning touches every page: a request for more memory than available must fail here and not end the
+ * process. */
 static int cpu_memory_alloc(
 	struct cpu_device *device, enum allocation_kind kind, size_t bytes, void **ret)
 {
@@ -115,7 +116,7 @@ static int cpu_memory_alloc(
 	return 0;
 }
 
-/* Freeing while capturing cannot be refused here, but it spoils the capture all the same. */
+/* Freeing while capturing cannot be refused here, but it invalidates the capture. */
 static void cpu_memory_free(struct cpu_device *device, enum allocation_kind kind, void *memory)
 {
 	struct allocation *record;

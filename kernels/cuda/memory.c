@@ -23,7 +23,7 @@ static int cuda_memory_alloc(struct device *base, size_t bytes, bool host, void 
 	return 0;
 }
 
-/* Freeing while capturing cannot be refused here, but it spoils the capture all the same. */
+/* Freeing while capturing cannot be refused here, but it invalidates the capture. */
 static void cuda_memory_free(struct device *base, bool host, void *memory)
 {
 	struct cuda_device *device = cuda_device(base);

@@ -320,7 +320,7 @@ static int share_import_fd(struct cuda_device *device, const struct device_handl
 	return rc;
 }
 
-/* Of another GPU the driver would map it all the same. */
+/* The driver would map memory of another GPU as well. */
 static bool share_is_ours(struct cuda_device *device, const void *memory)
 {
 	struct cudaPointerAttributes attributes;

@@ -2,7 +2,7 @@
 
 /*
  * A random walk of sequences that grow, fork, shrink and end, beside a model that remembers every
- * token: what a sequence reads through its table must be what it wrote, whoever shared its pages.
+ * token: a sequence must read through its table what it wrote, also after its pages were shared.
  */
 
 #include <errno.h>

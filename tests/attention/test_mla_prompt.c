@@ -227,7 +227,7 @@ static void test_page_that_does_not_exist_reads_as_null_page(void **state)
 
 /* ---- bits ---- */
 
-/* On the cpu device whatever the chunks of keys are and whoever shares them; on cuda, where
+/* On the cpu device for any chunks of keys and any requests that share them; on cuda, where
  * products differ by their size, in equal surroundings. */
 static void test_bits_depend_on_the_sequence_alone(void **state)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Who frees a model: whoever holds it when an engine or a start fails. Each model and each draft goes once,
+ * If an engine or a start fails, the current owner frees the models: each model and each draft model once,
  * and a draft ahead of its target, whose ends it shares.
  */
 #include <errno.h>

@@ -96,7 +96,7 @@ static void test_mode_reason_names_the_backend_that_lowered_it(void **state)
 	assert_string_equal(r.reason, "as configured");
 }
 
-/* The default mode as well, whoever asked for it. */
+/* The default mode as well, also if it was set explicitly. */
 static void test_mode_lowered_for_want_of_pieces_is_worth_a_warning(void **state)
 {
 	struct expectation e = {.support = ATTENTION_UNIFORM_BATCH};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Right answers, whoever shares the steps: golden.json's cases and 300 questions, asked alone and
+ * Right answers, whichever requests share the steps: golden.json's cases and 300 questions, asked alone and
  * by four processes at once, with FULL graphs and without any, by generate and by step requests.
  * Each run is compared token by token, the end token included, with what is known to be right; so
  * all runs agree with each other. MIMEO_DRAFT names a model of examples/models that drafts for it.

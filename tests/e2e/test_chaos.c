@@ -187,7 +187,7 @@ static struct resources resources(void)
 	};
 }
 
-/* Nobody holds anything: wait for it. */
+/* Wait until no session holds resources. */
 static bool settles(const struct holdings *idle)
 {
 	struct holdings now;

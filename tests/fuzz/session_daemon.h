@@ -21,7 +21,7 @@ extern char session_daemon_socket[96];
 void session_daemon_start(void);
 /* After a first session: what is there now is what each input has to leave. */
 void session_daemon_settle(void);
-/* Wait until nobody holds anything; abort if that does not come to be. */
+/* Wait until no session holds resources; abort if that does not happen. */
 void session_daemon_await_idle(void);
 
 #endif

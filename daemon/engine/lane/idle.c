@@ -12,12 +12,12 @@
  * that it sleeps a part of what the step has taken so far, and looks, again and again: a step that
  * is late is seen late by that part.
  *
- * An eager step, whose time is unknown, and any step while the engine may not spin and would see most
- * ends late by a timer: if it has slept lately, the lane wakes it (step_ask_bell in step.c). On an H200 the
- * event for that costs the lane 3.3 us behind each step. If it has not slept lately, it looks as for a step
- * that is late: a bell asked for afterwards would come behind the next step as well.
+ * An eager step, whose duration is unknown, and any step if the engine may not spin, because a timer would
+ * notice most ends late: if the engine has slept recently, the lane wakes it (step_ask_bell in step.c), which
+ * on an H200 costs the lane 3.3 us after each step. Otherwise it polls as for a late step: a wake-up that is
+ * requested now would come after the next step only.
  *
- * Of a step with a draft's part its results are looked for first, and its end then, in the same ways.
+ * For a step with draft passes the engine waits in the same ways first for its results, then for its end.
  *
  * Hot path: no allocation, no lock; one system call to sleep, one clock read in 8 turns.
  */
@@ -59,8 +59,8 @@ void idle_reset(struct lane *lane)
 
 /* ---- the lane's time ---- */
 
-/* An end that the engine was looking for is seen at once, and says how the two clocks stand; one
- * that it slept or worked over says only how far they are apart at the most. */
+/* If the engine was polling, it sees an end at once, which gives the offset of the two clocks; if it slept or
+ * worked meanwhile, it gives only an upper bound of the offset. */
 void idle_follow(struct lane *lane, uint64_t ended_ns)
 {
 	uint64_t lag = clock_ns() - ended_ns;
@@ -107,9 +107,9 @@ static void idle_check_indices(struct lane *lane)
 		if (session->failed || session->detached)
 			continue;
 		if (ring_sq_check(ring) < 0)
-			engine_session_fail(session, "submission ring: the tail is not where it can be");
+			engine_session_fail(session, "submission ring: invalid tail");
 		else if (ring_cq_space(ring) < 0)
-			engine_session_fail(session, "completion ring: the head is not where it can be");
+			engine_session_fail(session, "completion ring: invalid head");
 	}
 }
 

@@ -51,7 +51,7 @@ static void late_run_task(struct builder_task *task)
 		atomic_fetch_add(&late->entry->capture_ns, clock_ns() - start);
 	}
 	atomic_store(&late->done, true);
-	/* From here on *late is the engine's. */
+	/* From here on *late belongs to the engine's thread. */
 	loop_wake(lane->loop);
 }
 
@@ -90,7 +90,7 @@ void late_want(struct lane *lane, struct graph_entry *entry)
 		late_append_wanted(&lane->late, entry);
 }
 
-/* What is being built or destroyed is seen to when that is done. */
+/* A graph that is being built or destroyed is handled when that is done. */
 static void late_obey_capture(struct late *late, struct graph_entry *entry)
 {
 	enum graph_state state = graph_entry_state(entry);
@@ -158,7 +158,7 @@ static const char *late_name_of(const struct graph_entry *entry, char buffer[sta
 	return buffer;
 }
 
-/* Its remains are the builder's to destroy. */
+/* The builder destroys what is left of it. */
 static void late_fail_capture(struct lane *lane, struct graph_entry *entry, int rc)
 {
 	static struct log_limit limit = LOG_LIMIT(1);
@@ -267,7 +267,7 @@ static int late_capture(struct lane *lane, struct graph_entry *entry)
 
 	if (rc == 0)
 		rc = capture_record(entry, &runner->executor.breakable, lane->stream);
-	/* What was queued before it failed may still read its states, and slot 0. */
+	/* Work that was queued before the failure may still read its states and slot 0. */
 	end = lane->device->ops->stream_sync(lane->stream);
 	return rc ? rc : end;
 }
@@ -285,13 +285,13 @@ static bool late_capture_next(struct lane *lane)
 	assert(!late->busy && graph_entry_state(entry) == GRAPH_WANTED);
 	DL_DELETE(late->wanted, entry);
 	graph_entry_set_state(entry, GRAPH_BUILDING);
-	/* The closing queue must not take the lane for empty. */
+	/* The builder's closing queue must not consider the lane empty. */
 	atomic_store(&lane->stats->n_in_lane, 1);
 	start = clock_ns();
 	rc = late_capture(lane, entry);
 	took = clock_ns() - start;
 	atomic_store(&lane->stats->n_in_lane, 0);
-	lane->work_since_ns = 0; /* steps' work is what counts there */
+	lane->work_since_ns = 0; /* only work for steps is counted there */
 	late->next_ns = start + took + LATE_SHARE * took;
 	late->window = rc ? lane->accounting->launched + LANE_STEPS : UINT64_MAX;
 	atomic_store(&entry->capture_ns, took);
@@ -337,7 +337,7 @@ void late_relieve(struct lane *lane)
 
 	lane->late.relieving = true;
 	if (n)
-		log_info("the device is out of memory for a buffer: %u idle graphs are dropped", n);
+		log_info("the device is out of memory for a buffer: idle graphs dropped: %u", n);
 }
 
 static bool late_is_named(uint32_t named, uint32_t index)

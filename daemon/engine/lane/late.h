@@ -33,9 +33,9 @@ struct late {
 
 /* Go on with captures and drops. True if anything moved. */
 bool late_turn(struct lane *lane);
-/* May the gap ahead of the step that was read last be a capture's? */
+/* May a capture have caused the gap before the step that was read last? */
 bool late_in_gap(const struct lane *lane);
-/* A step could have replayed the graph. */
+/* Called for a graph that a step could have replayed. */
 void late_want(struct lane *lane, struct graph_entry *entry);
 /* The builder needs memory. */
 void late_relieve(struct lane *lane);

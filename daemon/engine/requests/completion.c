@@ -35,7 +35,7 @@ static void completion_set_detail(struct ring_cqe *cqe, const struct msg_detail 
 	memcpy(cqe->values, detail->values, sizeof(cqe->values));
 }
 
-/* If more than n_reserved entries are free; without reserved ones there always is one. */
+/* Push only if more than n_reserved entries are free; with n_reserved 0 there always is one. */
 static void completion_push(
 	struct engine_session *session, const struct ring_cqe *cqe, uint32_t n_reserved)
 {
@@ -48,7 +48,7 @@ static void completion_push(
 	/* Reads the client's index only if the copy of it leaves no entry free. */
 	room = ring_cq_fits(ring, n_reserved + 1);
 	if (room < 0 || (room == 0 && !n_reserved)) {
-		engine_session_fail(session, "completion ring: the head is not where it can be");
+		engine_session_fail(session, "completion ring: invalid head");
 		return;
 	}
 	if (!room)

@@ -21,7 +21,7 @@ struct deadlines {
 	uint64_t end_ns, first_token_ns; /* CLOCK_MONOTONIC; 0: none */
 };
 
-/* From when deadlines count, by an entry's stamp. */
+/* The time from which an entry's deadlines count, by its stamp. */
 uint64_t deadline_submitted(uint64_t stamp_ns);
 /* 0 milliseconds: none. */
 void deadline_begin(struct accounting *accounting, struct deadlines *deadlines, uint64_t submitted_ns,
@@ -30,9 +30,9 @@ void deadline_begin(struct accounting *accounting, struct deadlines *deadlines, 
 void deadline_meet_first_token(struct accounting *accounting, struct deadlines *deadlines);
 /* The request or held entry has ended. */
 void deadline_drop(struct accounting *accounting, struct deadlines *deadlines);
-/* The earlier one; UINT64_MAX: there is none. */
+/* The earlier of the two deadlines; UINT64_MAX: none. */
 uint64_t deadline_next(const struct deadlines *deadlines);
-/* What to tell the client when the earlier one has passed. */
+/* The error's detail if the earlier deadline has passed. */
 struct msg_detail deadline_detail(const struct deadlines *deadlines);
 
 #endif

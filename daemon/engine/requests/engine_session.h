@@ -28,8 +28,7 @@ struct engine_session {
 	struct share_session share;
 	uint64_t tried;  /* admission turn in which nothing more of it could start; and no more batch request */
 	uint64_t tried_batch;
-	uint64_t looked; /* the last one in which its requests were looked at, what that cost so far, and whether
-	                    it was of use */
+	uint64_t looked; /* its last admission turn, the cost of that turn, and whether it started a request */
 	uint32_t cost;
 	bool started;
 	uint32_t n_in_flight, n_waiting, n_open;
@@ -52,8 +51,8 @@ struct engine_session {
 int engine_session_new(struct accounting *accounting, struct engine_port *port,
 	struct engine_session **ret);
 void engine_session_free(struct engine_session *session);
-/* The memory of a session with so large a ring and arena, if its client uses all of it; UINT64_MAX: more
- * than there can be. */
+/* The bytes that a session with a ring and an arena of these sizes takes if its client uses all of them;
+ * UINT64_MAX: they overflow. */
 uint64_t engine_session_bytes(
 	const struct accounting *accounting, uint32_t entries, uint64_t arena_bytes);
 /* All sequences, ephemeral ones included. */
@@ -65,15 +64,15 @@ static inline uint32_t engine_session_n_sequences(const struct engine_session *s
 struct sequence *engine_session_sequence(struct engine_session *session, uint32_t id);
 /* The sequence that a generate request runs on: an open one or its own; NULL if there is no such id. */
 struct sequence *engine_session_request_sequence(const struct request *request);
-/* The client broke the rings: report it once, and read its ring no more. */
+/* The client broke the ring protocol: report it once, and stop reading its ring. */
 void engine_session_fail(struct engine_session *session, const char *text);
 /* No launched step names anything of it. */
 bool engine_session_is_idle(const struct engine_session *session);
-/* The request WAITS from now on; or no longer. */
+/* Add the request to the waiting list; remove it. */
 void engine_session_wait_push(struct engine_session *session, struct request *request);
-/* A preempted request waits once more, ahead of those submitted after it. */
+/* Put a preempted request back, ahead of requests that were submitted after it. */
 void engine_session_wait_return(struct engine_session *session, struct request *request);
-/* It is its model's head and misfit no more. */
+/* The request stops being its model's head or oldest blocked request. */
 void engine_session_wait_beside(struct request *request);
 void engine_session_wait_remove(struct engine_session *session, struct request *request);
 

@@ -29,7 +29,7 @@ static void finish_stop_sequences(struct request *request)
 	}
 }
 
-/* Tokens of the sequence that it names, in a step the last row's. */
+/* The length of its sequence; of a step, of the last row's sequence. */
 static uint32_t finish_sequence_length(const struct request *request)
 {
 	struct engine_session *session = request->session;

@@ -16,7 +16,7 @@ void finish_ended_steps(struct accounting *accounting);
 void finish_all(struct accounting *accounting, int status);
 /* End the requests and held entries that are past a deadline. True if any was. */
 bool finish_overdue(struct accounting *accounting);
-/* End the session's requests without completions, and let its sequences go. */
+/* End the session's requests without completions, and release its sequences. */
 void finish_session(struct engine_session *session);
 
 #endif

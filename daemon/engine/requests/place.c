@@ -16,7 +16,7 @@ static bool place_is_before(uint32_t index, uint32_t end)
 	return (int32_t)(index - end) < 0;
 }
 
-/* May the request's entry, of that index in its ring, name the buffer? */
+/* May the ring entry with that index name the buffer? */
 static bool place_may_name(struct engine_buffer *buffer, uint32_t index)
 {
 	return atomic_load_explicit(&buffer->open, memory_order_acquire) &&
@@ -109,7 +109,7 @@ void place_forget_buffers(struct engine_session *session)
 	}
 }
 
-/* All entries that may name it are requests, or have been. */
+/* Have all entries that may name the buffer been taken from the ring? */
 static bool place_is_passed(const struct engine_buffer *buffer)
 {
 	const struct engine_session *session = buffer->port->engine_private;

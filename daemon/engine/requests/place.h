@@ -13,13 +13,13 @@
 /* Find the place of `bytes` and hold its buffer; buffer 0 is none. 0, or a status and why in *ret_detail. */
 int place_take(struct request *request, const struct mimeo_place *place, uint64_t bytes,
 	struct request_place *ret, struct msg_detail *ret_detail);
-/* Let go of the request's buffers. */
+/* Release the request's buffers. */
 void place_drop_all(struct request *request);
 /* The last launched step names the request's buffers. */
 void place_launched(struct request *request);
 /* Hand the buffer back as soon as nothing names it. id: 1 ... n_buffers. */
 void place_close_buffer(struct engine_session *session, uint32_t id);
-/* The session is taken apart: its buffers go with it, and are not handed back one by one. */
+/* The session is being detached: its buffers are returned with it, not one by one. */
 void place_forget_buffers(struct engine_session *session);
 /* Hand back the closed buffers that nothing names any more. */
 void place_release_buffers(struct accounting *accounting);

@@ -9,7 +9,7 @@
 #include "daemon/engine/requests/class.h"
 #include "daemon/engine/requests/engine_session.h"
 
-/* The sequence's pages that are not marked yet; they are marked now. */
+/* Mark the sequence's pages. Returns how many were not marked before. */
 static uint32_t reclaim_mark(struct slots *slots, const struct sequence *s)
 {
 	uint32_t n = 0;
@@ -53,7 +53,7 @@ static void reclaim_evict(struct runner *runner, uint32_t n_pages, uint64_t clai
 	}
 }
 
-/* It gives all its pages back when the launched steps that name it have completed. */
+/* Does the sequence release all its pages when the launched steps that name it have completed? */
 static bool reclaim_leaves(const struct sequence *s)
 {
 	return s->request || s->ephemeral || s->forget;
@@ -79,7 +79,7 @@ static uint64_t reclaim_coming_slots(const struct runner *runner)
 
 /* ---- what sessions have ---- */
 
-/* What a session has of a model: slots, or pages of running sequences. */
+/* Slots, or pages of running sequences, that a session has of a model. */
 static uint32_t reclaim_held(const struct runner *runner, const struct engine_session *session, bool pages)
 {
 	uint32_t n = 0;
@@ -102,7 +102,7 @@ static bool reclaim_is_above(const struct runner *runner, const struct engine_se
 		share_entitlement(session->accounting, session, n);
 }
 
-/* The oldest generate request that runs: only the model's head may have it preempted. */
+/* The oldest running generate request. It is preempted only for the model's head. */
 static const struct sequence *reclaim_oldest(const struct runner *runner)
 {
 	const struct sequence *oldest = NULL;
@@ -154,7 +154,7 @@ static struct sequence *reclaim_victim_of_head(const struct runner *runner)
 	return victim;
 }
 
-/* Pages that idle sequences may give back; such that they share with others count, too. */
+/* An upper bound of the pages that evicting idle sequences frees: shared pages are counted, too. */
 static uint64_t reclaim_idle_pages(const struct runner *runner, uint64_t claim)
 {
 	uint64_t n = runner->slots.n_idle_pages;
@@ -177,7 +177,7 @@ bool reclaim_pages(struct runner *runner, uint32_t n_pages, uint64_t claim, bool
 		if (!victim)
 			break;
 		sequence_preempt(victim);
-		/* What it had of an open sequence may be shared, or be evicted in turn. */
+		/* Its open sequence is idle now and may be evicted, too, or its pages may be shared. */
 		reclaim_evict(runner, n_pages, claim);
 	}
 	return kv_pages_free(runner->kv) >= n_pages;
@@ -194,8 +194,8 @@ bool reclaim_slots(struct runner *runner, uint32_t n_slots)
 
 /* ---- from spare requests, and from sessions above their entitlement ---- */
 
-/* The youngest request that may be preempted, of another session that is above its entitlement and furthest
- * behind in its turn. */
+/* The youngest preemptible request of another session that is above its entitlement; of several such sessions
+ * the one whose turn comes last. */
 static struct sequence *reclaim_victim_above(
 	const struct runner *runner, const struct engine_session *session, bool pages)
 {
@@ -257,7 +257,7 @@ bool reclaim_slots_of_others(struct runner *runner, uint32_t n_slots, const stru
 
 /* ---- for a decode ---- */
 
-/* The youngest that was submitted after the decode's request; any: also of others that are not above their
+/* The youngest request that was submitted after the decode's. any: also of sessions that are not above their
  * entitlement. A spare request takes from batch requests only. */
 static struct sequence *reclaim_younger(const struct runner *runner, const struct sequence *decode, bool any)
 {

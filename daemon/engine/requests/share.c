@@ -7,8 +7,8 @@
 
 #define SHARE_UNIT 1024u /* of a counter, for a token at weight 1 */
 
-/* The user's entry, or one that may become his: an unused one, else that of an absent user with the lowest
- * counter, who loses least. There are as many entries as sessions. */
+/* The user's entry; else an unused one; else that of the user without sessions who has the lowest counter and
+ * thus loses least. There are as many entries as sessions. */
 static struct share_user *share_find(struct accounting *accounting, uid_t uid)
 {
 	struct share_user *ret = NULL;

@@ -61,7 +61,7 @@ bool share_is_before(const struct engine_session *a, const struct engine_session
 bool share_computes_before(const struct engine_session *a, const struct engine_session *b);
 /* By what was computed, is a's user so far ahead of b's that he has no claim to what b has? */
 bool share_leads(const struct engine_session *a, const struct engine_session *b);
-/* The part of n, rounded down, 1 at least, that a session with requests is entitled to. */
+/* The part of n to which a session with requests is entitled, rounded down, at least 1. */
 uint32_t share_entitlement(const struct accounting *accounting, const struct engine_session *session, uint32_t n);
 
 #endif

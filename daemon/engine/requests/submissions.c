@@ -37,7 +37,7 @@ bool submissions_cancels_wait(const struct engine_session *session)
 	return (session->n_in_flight || session->n_held) && ring_cancels_wait(&session->port->region.ring);
 }
 
-/* Look at all cancel words, once a turn at most: those of what is taken later are looked at then. */
+/* Read all cancel words, at most once a turn; the word of an entry that is taken later is read then. */
 static bool submissions_cancel_by_words(struct engine_session *session)
 {
 	struct ring *ring = &session->port->region.ring;
@@ -145,14 +145,14 @@ bool submissions_take(struct engine_session *session)
 	session->stuffed = false;
 	worked = submissions_cancel_by_words(session);
 	worked |= submissions_held(session);
-	/* One ringful a turn: a client that submits without end does not delay the others. An entry
-	 * is taken when its final completion fits beside those of the requests in flight. */
+	/* At most one ring of entries a turn, so that a client that submits continuously does not delay
+	 * others. An entry is taken when its final completion fits beside those of the requests in flight. */
 	for (n = 0; n < session->n_requests; n++) {
 		int room = ring_cq_fits(ring, session->n_in_flight + session->n_held + 1);
 
 		session->stuffed = room == 0;
 		if (room < 0)
-			engine_session_fail(session, "completion ring: the head is not where it can be");
+			engine_session_fail(session, "completion ring: invalid head");
 		if (room != 1 || !ring_sq_pop(ring, &sqe))
 			break;
 		submissions_accept(session, &sqe);
