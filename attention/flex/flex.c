@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * The host side of attention under a block mask. The plan's op computes on the device everything
- * that depends on the batch, from the persistent inputs; the host keeps the padded counts, which
- * belong to the graph. So any batch may be captured, and one family of graphs serves mixed batches:
- * level ALWAYS. A build queues the plan, and one is queued ahead of every replay.
+ * The host side of attention under a block mask. An op, the plan, computes on the device everything that
+ * depends on the batch, from the persistent inputs; the host knows only the padded counts, which belong to
+ * the graph. Therefore any batch can be captured, and one family of graphs serves mixed batches: support
+ * level ALWAYS. Building the metadata queues the plan, and so does every replay.
  */
 
 #include <assert.h>
@@ -141,7 +141,7 @@ static int flex_metadata_new(struct attention_manager *manager, struct attention
 	return attention_metadata_new(manager, sizeof(struct attention_metadata), ret);
 }
 
-/* Blocks of queries that the batch can have: no more than a plan's capacity. */
+/* The largest number of query blocks of the batch, at most the plan's capacity. */
 static uint32_t flex_batch_blocks(
 	const struct flex_manager *manager, const struct attention_metadata *metadata)
 {

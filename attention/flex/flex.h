@@ -3,26 +3,25 @@
 #define MIMEO_ATTENTION_FLEX_FLEX_H
 
 /*
- * Attention under a block mask: the idea is PyTorch's FlexAttention's (Dong et al., 2024, arXiv
- * 2412.05496); that a paged cache's mask comes straight from lengths and tables, vLLM's.
+ * Attention under a block mask. The idea is that of PyTorch's FlexAttention (Dong et al., 2024, arXiv
+ * 2412.05496); deriving the mask of a paged cache directly from lengths and block tables is vLLM's.
  *
- * Queries are processed in BLOCKS of at most n_queries tokens of one row, or of the padding; keys
- * in blocks of n_keys positions. Each device chooses both for a model. Once a step, a device op
- * reads the step's persistent inputs (the lengths, each row's mask, each token's word) and writes a
- * PLAN: for each block of queries the ascending list of the key blocks that any of them sees. An
- * entry's low bit says that all of them see the whole block, up to the end of the sequence; the
- * layers' runs do not evaluate the mask there. Layers with different windows have different plans.
+ * Queries are processed in BLOCKS of at most n_queries tokens of one row, or of the padding; keys in blocks
+ * of n_keys positions. Each device chooses both sizes for a model. Once a step, a device op reads the step's
+ * persistent inputs (the lengths, each row's mask, each token's word) and writes a PLAN: for each block of
+ * queries the ascending list of the key blocks that at least one of its tokens sees. The low bit of an entry
+ * is set if all of them see the whole block, up to the end of the sequence; the layers do not evaluate the
+ * mask there. Layers with different windows have different plans.
  *
- * A block of queries belongs to one row, so that its list is no longer than one row's blocks; hence
- * there are up to max_rows + 1 more blocks than tokens / n_queries.
+ * A block of queries belongs to one row, so that its list is at most as long as the row has key blocks.
+ * Therefore a batch has up to max_rows + 1 more blocks than tokens / n_queries.
  *
  * Lists name blocks by their position in the sequence. Pages are looked up in the row's block
  * table, up to the row's length: no inverse table is needed, and entries past the used pages are
  * never read. A list of n entries ends with -1 at n, so that a kernel may fetch one ahead.
  *
- * Graphs keep the strides of their capture. So lists are max_keys + 1 entries apart and plans have
- * max_blocks of them, the worst case in every step (struct flex_inputs is the manager's, made
- * once).
+ * A graph keeps the strides of its capture. Therefore every step has the worst case: lists are max_keys + 1
+ * entries apart, and a plan has max_blocks of them (struct flex_inputs is made once, by the manager).
  */
 
 #include "attention/manager.h"
@@ -34,7 +33,7 @@ struct flex_block {
 	int32_t first, n_tokens;
 	int32_t position; /* of the first token */
 	int32_t seq_len;
-	int32_t history; /* positions before it were cached before the step; below 0: none */
+	int32_t history; /* keys before this position were written before the step; below 0: none */
 };
 
 /* Entries of a list. */
@@ -42,8 +41,8 @@ struct flex_block {
 #define FLEX_ENTRY_BLOCK(entry) ((uint32_t)(entry) >> 1)
 #define FLEX_ENTRY_WHOLE(entry) (((uint32_t)(entry) & 1) != 0)
 
-/* One window's plan. Rewritten whole by every build: past the batch's blocks, rows of -1 and empty
- * lists. */
+/* The plan for one window. Every build rewrites all of it: after the batch's blocks, rows are -1 and lists
+ * empty. */
 struct flex_plan {
 	struct flex_block *blocks; /* [max_blocks] */
 	int32_t *counts;           /* [max_blocks] of key blocks */
@@ -68,7 +67,7 @@ struct flex_plan_args {
 	struct flex_plan plan;
 	uint32_t index;            /* of the plan among the manager's */
 	uint32_t n_rows, n_tokens; /* padded */
-	uint32_t window;           /* the layers' own; 0: none */
+	uint32_t window;           /* of the layers; 0: none */
 };
 
 /* One layer of a whole batch. */
@@ -82,30 +81,30 @@ struct flex_args {
 	uint32_t q_stride, max_pages;
 	uint32_t index;    /* of the plan among the manager's */
 	uint32_t n_tokens; /* padded, as in the build */
-	uint32_t n_blocks; /* of queries, as many as a batch of that size can have */
+	uint32_t n_blocks; /* query blocks, the most that a batch of this size has */
 	uint32_t window;
 	uint32_t n_heads, n_kv_heads, head_dim, page_tokens;
-	uint32_t n_pages; /* of the cache; ids outside are the null page; 0: not known */
+	uint32_t n_pages; /* of the cache; other ids are read as the null page; 0: unknown */
 	float scale;
 };
 
-/* Blocks of queries that a batch of so many rows and tokens, padding counted in, can have. */
+/* The largest number of query blocks of a batch with so many rows and tokens, padding included. */
 static inline uint64_t flex_blocks(uint32_t n_queries, uint32_t n_rows, uint32_t n_tokens)
 {
 	return (uint64_t)n_tokens / n_queries + n_rows + 1;
 }
 
-/* What a device's kernels keep for a manager; NULL where they keep nothing. */
+/* State of a device's kernels for a manager; NULL if they have none. */
 struct flex_state;
 
 /* One device's kernels. */
 struct flex_kernels {
 	enum dtype dtype; /* of activations and cache */
-	/* The sizes of blocks for a model that passed flex's check. */
+	/* Block sizes for a model that flex accepts. */
 	void (*geometry)(
 		const struct attention_config *config, uint32_t *ret_queries, uint32_t *ret_keys);
-	/* Allocates what the kernels write to beside the plans, and loads them; before lock.
-	 * The manager outlives the state. Both are absent where there is no state. */
+	/* Allocates the buffers that the kernels write besides the plans, and loads the kernels; before lock.
+	 * The manager outlives the state. Both functions are NULL if there is no state. */
 	int (*state_new)(const struct attention_manager *manager, const struct flex_inputs *in,
 		struct flex_state **ret);
 	void (*state_free)(struct flex_state *state);
@@ -124,7 +123,7 @@ extern const struct flex_kernels flex_cuda_kernels;
 /* The kernels for a kind of device (struct device_info), or NULL. */
 const struct flex_kernels *flex_kernels_for(const char *kind);
 
-/* What both ops read of a manager's inputs, with the worst-case sizes. */
+/* The inputs that both ops read, with the worst-case sizes. */
 struct flex_inputs flex_inputs_of(const struct flex_kernels *kernels,
 	const struct attention_config *config, const struct step_inputs *inputs);
 

@@ -4,11 +4,11 @@
  * Block masks for any model: every head size to FLEX_BF16_HEAD_DIM, every page size, every
  * alignment.
  *
- * Grid blocks of queries x heads, block 16 warps, which take one token after the other, and of its list
- * the entries of every 16th block of keys each: a lane has head_dim / 32 elements, a score is a sum over the
- * warp. Reads keys and values once a token and head, so it is slow. It exists so that no model is refused,
- * and for deterministic models: a token's result depends on its own keys alone, not on the tokens that share
- * its block, of whose keys the list consists, too.
+ * Grid: query blocks x heads. Block: 16 warps, which process one token after the other; each warp takes every
+ * 16th entry of the list. A lane has head_dim / 32 elements, a score is a sum over the warp. Keys and values
+ * are read once per token and head, so it is slow. It exists so that no model is refused, and for
+ * deterministic models: a token's result depends only on its own keys, although the list also has the keys of
+ * the other tokens of its block.
  */
 
 #include "attention/flex/flex_views.cuh"

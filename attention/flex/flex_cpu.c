@@ -2,9 +2,9 @@
 
 /*
  * Block masks on the host. Each token is computed alone, over the key blocks of its plan's list in
- * order. Of a block that is not seen whole, the keys that the token sees are picked first, so that
- * the softmax has the same keys in the same tiles as with a mask that is written out. Under a
- * causal mask the result is the paged backend's to the last bit, whatever the rest of the batch is.
+ * order. If a block is not seen as a whole, the keys that the token sees are copied first, so that the
+ * softmax has the same keys in the same tiles as with an explicit mask. Under a causal mask the result is the
+ * paged backend's to the last bit, whatever the rest of the batch is.
  */
 
 #include <assert.h>
@@ -32,7 +32,7 @@ static const struct slot_mask *flex_cpu_mask(const struct flex_inputs *in, int32
 	return slot >= 0 && (uint32_t)slot < in->max_slots ? &in->slot_mask[slot] : &causal;
 }
 
-/* Of the block's token i, whose position is not below 0. */
+/* The view of token i of the block; its position must not be negative. */
 static struct mask_view flex_cpu_view(
 	const struct flex_inputs *in, const struct flex_block *block, int32_t i, uint32_t window)
 {
@@ -56,7 +56,7 @@ static int32_t *flex_cpu_list(
 	return plan->indices + (size_t)block * ((size_t)in->max_keys + 1);
 }
 
-/* The key blocks that any of the views sees. */
+/* Write the list of the key blocks that at least one of the views sees. */
 static void flex_cpu_write_list(const struct flex_plan_args *a, uint32_t block, uint32_t seq_len,
 	const struct mask_union *views)
 {
@@ -99,7 +99,7 @@ static void flex_cpu_write_block(struct flex_cpu_planner *p, const struct flex_b
 	flex_cpu_write_list(a, p->n_blocks++, seq_len, &views);
 }
 
-/* The tokens [begin, end) of a row, or of the padding, in blocks. */
+/* Divide the tokens [begin, end) of a row, or of the padding, into blocks. */
 static void flex_cpu_write_blocks(
 	struct flex_cpu_planner *p, int32_t row, uint32_t begin, uint32_t end, uint32_t seq_len)
 {
@@ -140,7 +140,7 @@ struct flex_cpu_layer {
 	struct running_softmax *running; /* [n_heads] */
 };
 
-/* Leave the keys of the tile that the view sees; it begins at position `from`. */
+/* Keep only the keys that the view sees, of the tile that begins at position `from`. */
 static void flex_cpu_pick(struct gqa_tile *tile, const struct mask_view *view, uint32_t from)
 {
 	uint32_t n = 0;

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * The host side of block masks on CUDA: the buffers that its kernels share beside the plans
- * (schedules, partials, counters; worst-case sizes, fixed addresses), and which kernels serve a
- * model.
+ * The host side of block masks on CUDA: the buffers that the kernels share besides the plans (schedules,
+ * partials, counters; worst-case sizes, fixed addresses), and the choice of kernels for a model.
  *
- * A layer is one launch. The batch's padded number of tokens alone decides which kernel: the one
- * for both sorts of blocks where a row might be longer than short_query, otherwise the split one.
- * Both have the same slots, so that a token's result does not depend on the choice. They read their
- * work from the schedule.
+ * A layer is one launch. Only the batch's padded number of tokens decides which kernel it is: if a row can be
+ * longer than short_query, the one for split and long blocks, otherwise the one for split blocks. Both have
+ * the same slots, so that a token's result does not depend on the choice. They read their work from the
+ * schedule.
  */
 
 #include <assert.h>
@@ -36,8 +35,8 @@ struct flex_state {
 	bool fast;
 	struct attention_variant split, mixed;
 	uint32_t n_slots, page_shift, n_sms, max_blocks;
-	uint32_t short_query; /* tokens of a row whose blocks are split */
-	uint32_t n_blocks;    /* of the kernel of 9.0a; 0: there is none */
+	uint32_t short_query; /* the longest row whose blocks are split, in tokens */
+	uint32_t n_blocks;    /* thread blocks of the kernel for 9.0a; 0: it is not used */
 	void *memory; /* of all that follows */
 	struct flex_schedule *schedules; /* [n_plans] */
 	float *partials, *stats;
@@ -63,7 +62,7 @@ static void flex_cuda_geometry(
 
 /* ---- making ---- */
 
-/* The line is cut into as many pieces as blocks run at once. */
+/* There are as many slots as thread blocks run at once. */
 static int flex_cuda_count_slots(struct flex_state *state)
 {
 	int per_sm = 0;
@@ -75,7 +74,7 @@ static int flex_cuda_count_slots(struct flex_state *state)
 	return rc;
 }
 
-/* The kernel of 9.0a, if this is its device. */
+/* Choose the kernel for 9.0a, if the device has this compute capability. */
 static int flex_cuda_choose_mixed(struct flex_state *state, struct stream *stream)
 {
 #ifdef MIMEO_PAGED_SM90
@@ -91,7 +90,7 @@ static int flex_cuda_choose_mixed(struct flex_state *state, struct stream *strea
 		return rc;
 	state->n_blocks = state->n_sms;
 	state->n_slots = state->mixed.slots * state->n_blocks;
-	/* what fills one tile of 16 packed rows is read as fast as memory goes */
+	/* rows that fit one tile of 16 packed rows are limited by memory bandwidth */
 	state->short_query = FLEX_PART / flex_cuda_group(c);
 	if (state->short_query == 0)
 		state->short_query = 1;
@@ -99,7 +98,7 @@ static int flex_cuda_choose_mixed(struct flex_state *state, struct stream *strea
 	return 0;
 }
 
-/* Load all kernels that may serve this model, now: what comes later may not load any. */
+/* Load all kernels that this model may use; after set-up none may be loaded. */
 static int flex_cuda_load(struct flex_state *state, struct stream *stream)
 {
 	const struct attention_config *c = &state->manager->config;
@@ -246,7 +245,7 @@ static int flex_cuda_run_fast(
 		.ticket = state->ticket,
 		.n_slots = state->n_slots,
 		.page_shift = state->page_shift,
-		/* a graph begins when all before it is done, its plan and inputs among that */
+		/* a graph starts after everything before it has completed, including its plan and inputs */
 		.early = cuda_inputs_settled(stream) && !state->plan_captured,
 	};
 

@@ -3,8 +3,8 @@
 #define MIMEO_ATTENTION_FLEX_FLEX_MIXED_FEED_CUH
 
 /*
- * What feeds long blocks on 9.0a: the works that are dealt, and the warps that load their tiles.
- * flex_mixed_sm90.cu describes the whole; rings are those of paged_sm90_works.cuh.
+ * Long blocks on 9.0a: handing out work items, and the warps that load their tiles. flex_mixed_sm90.cu has
+ * the overview; the rings are those of paged_sm90_works.cuh.
  */
 
 #include "attention/flex/flex_split.cuh" /* first: what follows defines STAGES */
@@ -15,21 +15,21 @@
 
 static_assert(WGS * 64 == FLEX_PACKED, "a block of queries is a work");
 
-/* A block of queries and one kv head, or a piece of their list; n_rows 0: there is no more work. */
+/* A block of queries with one kv head, or a piece of its list; n_rows 0: no work is left. */
 struct flex_task {
 	flex_block block;
 	slot_mask mask;
 	int32_t index, entry, n_entries, n_rows, kv_head;
-	int32_t piece, first, n_pieces; /* n_pieces 1: the list is whole */
+	int32_t piece, first, n_pieces; /* n_pieces 1: the list is not divided */
 };
 
-/* Beside what was dealt, what tiles are made of. */
+/* The tasks that were handed out, and the entries of the tiles. */
 template <int ENTRIES> struct flex_shared : work_rings<flex_task> {
-	uint64_t edge; /* values that are here, but not clean */
+	uint64_t edge; /* values that have arrived, with rows past the sequence still to be cleared */
 	int32_t entries[STAGES][ENTRIES]; /* of the keys */
 	mask_view views[FLEX_PACKED];
 	uint32_t done[WGS]; /* pieces */
-	float factors[WGS][MERGED + 1][64]; /* of pieces' rows, in a merge */
+	float factors[WGS][MERGED + 1][64]; /* of the pieces' rows, in a merge */
 };
 /* ---- dealing ---- */
 
@@ -78,7 +78,8 @@ static __device__ void tasks_deal(const flex_cuda_args &p, work_rings<flex_task>
 		[&](uint32_t item, flex_task *to) { task_find(p, head, item, to); });
 }
 
-/* The work at a place, which goes back when every thread of the warp has arrived at its barrier. */
+/* Wait for the task at a place. The place is released when every thread of the warp has arrived at its
+ * barrier. */
 template <int ENTRIES>
 static __device__ __forceinline__ const flex_task *task_await(
 	flex_shared<ENTRIES> *s, const ring_place<2> &at)
@@ -133,7 +134,7 @@ static __device__ __forceinline__ int32_t box_page(
 		p.a.n_pages);
 }
 
-/* Rows of a tile that hold no token of the row: zeros. */
+/* Clear the parts of a tile that are past the end of the sequence. */
 template <int D, int ENTRIES>
 static __device__ void tile_clean(
 	const flex_cuda_args &p, const flex_task &w, int32_t entry, uint32_t memory)
@@ -154,7 +155,7 @@ static __device__ void tile_clean(
 	}
 }
 
-/* A tile's entries for those who mask; before the lane's arrival for the tile. */
+/* Write a tile's entries for the warps that apply the mask, before the lane arrives at the tile's barrier. */
 template <int ENTRIES>
 static __device__ __forceinline__ void entries_write(
 	const flex_cuda_args &p, int32_t entry, int32_t *to)
@@ -170,7 +171,7 @@ static __device__ __forceinline__ void entries_write(
 	}
 }
 
-/* One warp: all tiles of keys, or of values, of all works. */
+/* For one warp: load all tiles of keys, or of values, of all tasks. */
 template <int D, int KEYS>
 static __device__ void load_tiles(const flex_cuda_args &p, const void *map,
 	flex_shared<KEYS / FLEX_TILE> *s, int kind, uint32_t ring)

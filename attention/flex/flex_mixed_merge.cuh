@@ -3,13 +3,14 @@
 #define MIMEO_ATTENTION_FLEX_FLEX_MIXED_MERGE_CUH
 
 /*
- * Pieces of long blocks' lists: a warpgroup's partial sums, and what the last of a list's pieces
- * makes of them. flex_mixed_sm90.cu describes the whole.
+ * Pieces of long blocks' lists: storing a warpgroup's partial sums, and merging them by the last piece of a
+ * list. flex_mixed_sm90.cu has the overview.
  */
 
 #include "attention/flex/flex_mixed_feed.cuh"
 
-/* A thread's row, MERGED pieces more: its factors, and in the last place what keeps the past. */
+/* For a thread's row and the next MERGED pieces: the factor of each piece, and in the last element the factor
+ * of what was merged before. */
 static __device__ __forceinline__ void factors_find(const float2 *stats, int32_t n,
 	float scale_log2, float2 &all, float (*factors)[64], int row)
 {
@@ -32,13 +33,13 @@ static __device__ __forceinline__ void factors_find(const float2 *stats, int32_t
 	}
 }
 
-/* By a warpgroup, n_m of its rows of all pieces of a list: first each row's factors, then each
- * thread the same few columns of all pieces. */
+/* Merge all pieces of a list for n_m rows of a warpgroup: first the factors of each row, then each thread
+ * sums the same few columns of all pieces. */
 template <int D>
 static __device__ __forceinline__ void long_merge(
 	const flex_cuda_args &p, const flex_task &w, int32_t n_m, float (*factors)[64])
 {
-	constexpr int n = 64 * D / 4 / GROUP; /* of four columns, of a thread */
+	constexpr int n = 64 * D / 4 / GROUP; /* groups of four columns per thread */
 	constexpr int batch = n % 8 ? 4 : 8;
 	static_assert(n % batch == 0, "no batch is cut");
 	const int wg = warpgroup(), thread = split_thread();
@@ -96,8 +97,8 @@ static __device__ __forceinline__ void long_merge(
 	}
 }
 
-/* A piece's sums and softmax into its partial; the last of the list's pieces merges all. A
- * warpgroup's rows are its own affair. */
+/* Store a piece's sums, maximum and sum of weights as its partial; the last piece of the list merges all.
+ * Warpgroups do this independently, each for its rows. */
 template <int D, int KEYS>
 static __device__ __forceinline__ void piece_store(const flex_cuda_args &p, const flex_task &w,
 	flex_shared<KEYS / FLEX_TILE> *s, const tile_rows<D, KEYS> &run)

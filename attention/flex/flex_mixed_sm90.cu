@@ -1,46 +1,43 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Block masks on 9.0a for any batch: split blocks, then long ones, by lists.
+ * Block masks on 9.0a for any batch: first split blocks, then long ones.
  *
- * Grid: a block a multiprocessor. Block: 384 threads, two warpgroups that compute and one that feeds
- * them. First
- * the computing warpgroups are teams of flex_split.cuh, each with a slot of the line. Then the
- * block takes one block of queries and kv head after the other until none is left, a warpgroup 64
- * packed rows: the structure is that of paged_prefill_sm90.cu, which describes it, and the products
- * and the softmax are the same code. What differs is which keys come. A tile is the keys of KEYS /
- * FLEX_TILE entries of the list, one behind the other in shared memory wherever they lie in the
- * sequence; a box is a page's part of one entry. Beside the tile lie its entries: computing warps
- * mask those that are not seen whole, a lane 64 bits of each of its two rows at a time, from the
- * rows' views in shared memory. Slots of a tile without an entry are masked, and their values are zero.
+ * Grid: one block per multiprocessor. Block: 384 threads, two warpgroups that compute and one that loads for
+ * them. First the computing warpgroups are teams of flex_split.cuh, each with a slot of the line. Then the
+ * thread block processes one query block and kv head after the other until none is left, 64 packed rows per
+ * warpgroup: the structure is that of paged_prefill_sm90.cu, which describes it, and the products and the
+ * softmax are the same code. Only the choice of keys differs. A tile has the keys of KEYS / FLEX_TILE entries
+ * of the list, adjacent in shared memory wherever they are in the sequence; a box is the part of one entry
+ * that is in one page. The entries are stored with the tile: the computing warps mask those that are not seen
+ * as a whole, 64 bits at a time for each of a lane's two rows, from the rows' views in shared memory. Keys of
+ * a tile without an entry are masked, and their values are zero.
  *
- * Work is handed out by an atomic ticket, a row's last blocks first, because under a causal mask
- * they see most; the order has no influence on what is computed. Where works are so few that more
- * than half of the thread blocks would have none, they are pieces of lists, merged as those of the
- * line are.
+ * Work is handed out by an atomic ticket, the last blocks of a row first, because they see most keys under a
+ * causal mask; the order does not change the results. If there is so little work that more than half of the
+ * thread blocks would have none, lists are divided into pieces, which are merged like those of the line.
  *
- * A token's result depends on its own row. The rest of the batch changes it only through cuts: the
- * order of float32 sums and the maximum that weights are relative to. A long row in a batch where
- * no list is cut has what it has in any other such batch. The same batch gives the same bits,
- * whatever the padding and whichever graph. Flops: 4 head_dim a pair of packed row and listed key.
+ * A token's result depends on its own row. The rest of the batch affects it only through the division of
+ * lists, which changes the order of float32 sums and the maximum that weights are relative to. In batches in
+ * which no list is divided, a long row has the same result. The same batch gives the same bits with any
+ * padding and any graph. Flops: 4 head_dim for each pair of packed row and listed key.
  *
- * Measured on an H200, pages of 16, 32/8 heads of 128, layers behind each other in a graph: causal
- * prompts of 8k 543 TFLOP/s of what is seen, of 16k 569; 8k under a window of 1024 393; decodes 8 x
- * 1k 12.1 us, 32 x 1k 34.3, 32 x 4k 131 (4.1 TB/s); trees of 8 tokens behind 4k, one 19 us, 32 of
- * them 138 (3.9 TB/s), where parts of 16 packed rows took 264; one tree of 64 behind 32k 78 us.
- * With the two sorts in two launches, decodes 32 x 1k took 38.4 us. Decodes of one row of 1k take
- * 5.5 us, of 4k 9.0. Few trees of many tokens are slow (16 behind 4k: 23 us).
+ * Measured on an H200, pages of 16, 32/8 heads of 128, one layer after the other in a graph: causal prompts
+ * of 8k 543 TFLOP/s counting unmasked pairs, of 16k 569; 8k under a window of 1024 393; decodes 8 x 1k 12.1
+ * us, 32 x 1k 34.3, 32 x 4k 131 (4.1 TB/s); trees of 8 tokens after 4k: one 19 us, 32 of them 138 (3.9 TB/s;
+ * 264 us in groups of 16 packed rows); one tree of 64 after 32k 78 us. With two launches, one for each kind
+ * of block, decodes 32 x 1k took 38.4 us. Decodes of one row of 1k take 5.5 us, of 4k 9.0. A few large
+ * trees are slow (one of 16 tokens after 4k: 23 us).
  *
- * A call of a function that is not inlined, or a wait between two products without a fence, makes
- * ptxas keep products of warpgroups apart (C7510, C7520): a quarter of the speed, and only an
- * "info" line of nvcc says so.
+ * If a function is not inlined, or a wait between two products has no fence, ptxas serialises the products of
+ * warpgroups (C7510, C7520), which makes a large difference; nvcc reports it only as an "info" line.
  */
 
 #include "attention/flex/flex_mixed_merge.cuh"
 
 /* ---- computing ---- */
 
-/* A warpgroup's rows begin, and their views go to shared memory. */
+/* Initialise a warpgroup's rows, and store their views in shared memory. */
 template <int D, int KEYS>
 static __device__ __forceinline__ void rows_begin(
 	const flex_cuda_args &p, const flex_task &w, mask_view *views, tile_rows<D, KEYS> &run)
@@ -58,7 +55,7 @@ static __device__ __forceinline__ void rows_begin(
 	}
 }
 
-/* What the lane's two rows don't see of a tile is -inf. */
+/* Set the scores of keys that the lane's two rows do not see to -inf. */
 template <int D, int KEYS>
 static __device__ __forceinline__ void mask(
 	const mask_view *views, const int32_t *entries, tile_rows<D, KEYS> &run)
@@ -98,8 +95,8 @@ static __device__ __forceinline__ bool tile_whole(const int32_t *entries, int32_
 	return whole;
 }
 
-/* The entries of a tile of keys, read by the lane that gives its place back: one thread's order,
- * which racecheck sees, and the products run meanwhile. */
+/* Read the entries of a tile of keys, by the lane that also releases its place: racecheck recognises the
+ * order within one thread, and the products run meanwhile. */
 template <int ENTRIES>
 static __device__ __forceinline__ void entries_read(
 	const int32_t *from, int32_t (&entries)[ENTRIES])
@@ -112,7 +109,7 @@ static __device__ __forceinline__ void entries_read(
 	}
 }
 
-/* Works have one tile at least: those without keys are not dealt. */
+/* A task has at least one tile: blocks without keys are not handed out. */
 template <int D, int KEYS>
 static __device__ __forceinline__ void compute(
 	const flex_cuda_args &p, flex_shared<KEYS / FLEX_TILE> *s, uint32_t memory)
@@ -185,8 +182,8 @@ static __device__ __forceinline__ void compute(
 
 /* ---- the kernel ---- */
 
-/* TEAMS: of warpgroups that compute, so many have a slot of the line first, with rings of SPLIT
- * stages where the tiles come later. */
+/* TEAMS: how many computing warpgroups first have a slot of the line, with rings of SPLIT stages in the
+ * memory of the later tiles. */
 template <int D, int KEYS, int TEAMS, int SPLIT> struct memory_of {
 	static constexpr uint32_t team_bytes = WARPS * warp_ring<D, SPLIT>::bytes;
 	static constexpr uint32_t tiles_bytes = tile_sizes<D, KEYS, WGS>::bytes;
@@ -195,8 +192,8 @@ template <int D, int KEYS, int TEAMS, int SPLIT> struct memory_of {
 						  : tiles_bytes;
 };
 
-/* From here on the copy engine writes where the teams' rings were. Warps that do not use that memory
- * only arrive. */
+/* After this barrier the copy engine writes to the memory of the teams' rings. Warps that do not use that
+ * memory only arrive. */
 static __device__ __forceinline__ void slots_await(void)
 {
 	stores_fence();
@@ -261,8 +258,7 @@ static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 
 static constexpr uint32_t ALIGNMENT = 128;
 
-/* Beside the variant's: the two objects in static shared memory, and what aligning them may
- * lose. */
+/* Shared memory in addition to the variant's: two static objects, and the loss by their alignment. */
 #define CHOICE(D, KEYS, TEAMS, SPLIT)                                                        \
 	{ D, (uint32_t)(sizeof(flex_shared<KEYS / FLEX_TILE>) + TEAMS * sizeof(split_team)) + ALIGNMENT,            \
 		{ (const void *)mixed_kernel<D, KEYS, TEAMS, SPLIT>,                             \

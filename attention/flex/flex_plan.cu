@@ -3,17 +3,17 @@
 /*
  * The plan of block masks, and the schedule of the kernels that read it.
  *
- * Grid a warp a block of queries that the padded batch can have (PLAN_GRID blocks at most), block
- * eight warps. Every block finds the rows' blocks of queries by itself, by two scans over 256 rows
- * at a time. Then a warp a block of queries: its tokens' views make one union, and a lane examines
- * one key block, so that a list takes time by its length. The last block that is done has all
- * lists' lengths and lays out the schedule.
+ * Grid: one warp for each query block that the padded batch can have (at most PLAN_GRID thread blocks).
+ * Block: eight warps. Every thread block computes the rows' query blocks by itself, with two scans over 256
+ * rows at a time. Then each warp takes a query block: it forms the union of its tokens' views, and each lane
+ * examines one key block, so that the time depends on the length of the list. The last thread block to finish
+ * has the lengths of all lists and writes the schedule.
  *
- * Reads 8 bytes a row and token, 16 a row; writes the lists, 64 bytes a block of queries twice and
- * 96 a slot. Wrong lengths are clamped here, once, as the cpu device does.
+ * Reads 8 bytes per row and token and 16 per row; writes the lists, twice 64 bytes per query block, and 96
+ * per slot. Invalid lengths are clamped here, once, as on the cpu device.
  *
  * Measured on an H200: 6.8 us for one row, 7.9 for 32 decodes of 1k, 11 for a prompt of 8k, 14 for
- * one of 16k, once a step for each window that layers have. The time is round trips to memory:
+ * one of 16k, once a step for each window size of the layers. The time consists of round trips to memory:
  * lengths, masks, words, lists, the count of blocks that are done, lengths of lists, slots.
  */
 
@@ -66,7 +66,7 @@ static __device__ mask_union warp_union(mask_union u)
 	return u;
 }
 
-/* The union of a block's views, by a warp. */
+/* The union of the views of a block's tokens; called by a warp. */
 static __device__ mask_union views_of(
 	const flex_plan_args &a, const flex_block &block, const slot_mask &mask)
 {
@@ -87,7 +87,7 @@ static __device__ mask_union views_of(
 	return warp_union(all);
 }
 
-/* A list, by a warp; its length. */
+/* Write a block's list; called by a warp. Returns its length. */
 static __device__ int32_t list_write(
 	const flex_plan_args &a, const flex_block &block, const mask_union &views, int32_t *list)
 {
@@ -108,7 +108,7 @@ static __device__ int32_t list_write(
 			seen = mask_union_block(&views, from,
 				min(from + FLEX_TILE, (uint32_t)block.seq_len));
 		some = __ballot_sync(~0u, seen != MASK_BLOCK_NONE);
-		/* tokens ahead of the sequence see nothing, and only a mask says so */
+		/* tokens before the sequence see nothing, which only the mask tells */
 		if (seen != MASK_BLOCK_NONE)
 			list[n + __popc(some & ((1u << lane) - 1))] = FLEX_ENTRY(
 				k, seen == MASK_BLOCK_ALL && block.position >= 0);
@@ -117,7 +117,7 @@ static __device__ int32_t list_write(
 	return n;
 }
 
-/* A block of queries and its list, by a warp. */
+/* Write a block of queries and its list; called by a warp. */
 static __device__ void block_write(
 	const flex_cuda_plan_args &p, int32_t index, const flex_block &block, const slot_mask &mask)
 {
@@ -143,7 +143,7 @@ static __device__ void block_write(
 	}
 }
 
-/* Rows [base, base + THREADS) in the memory; the tokens and blocks so far grow. */
+/* Find the blocks of rows [base, base + THREADS); adds to the tokens and blocks so far. */
 static __device__ void rows_find(
 	const flex_plan_args &a, uint32_t base, plan_rows &found, int32_t &token, int32_t &n_blocks)
 {
@@ -186,7 +186,7 @@ static __device__ void row_block_write(
 	block_write(p, index, block, found.masks[i]);
 }
 
-/* Behind the rows' blocks: the padding, and blocks that do not exist. A thread each. */
+/* Write the blocks after those of the rows: padding and unused blocks, one per thread. */
 static __device__ void rest_write(const flex_plan_args &a, int32_t token, int32_t n_blocks)
 {
 	for (uint32_t b = (uint32_t)n_blocks + blockIdx.x * THREADS + threadIdx.x;

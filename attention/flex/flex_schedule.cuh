@@ -3,9 +3,9 @@
 #define MIMEO_ATTENTION_FLEX_FLEX_SCHEDULE_CUH
 
 /*
- * The schedule: which blocks of queries are split, long or without keys, how the line is cut into
- * slots, and, where they are few, long blocks' lists into pieces. By the plan kernel's last block,
- * 256 works at a time, from what all its blocks wrote. flex_plan.cu describes the whole.
+ * The schedule: which blocks of queries are split, long or without keys, the division of the line into slots
+ * and, if there are few long blocks, of their lists into pieces. The last thread block of the plan kernel
+ * computes it from the output of all blocks, 256 works at a time. flex_plan.cu has the overview.
  */
 
 #include <cuda_runtime.h>
@@ -22,7 +22,7 @@ template <typename T> struct scan_memory {
 	T warps[PLAN_WARPS];
 };
 
-/* Inclusive, by a function that is associative; every thread of the block. */
+/* Inclusive scan with an associative function; all threads of the block call it. */
 template <typename T, typename Join>
 static __device__ T block_scan(T x, scan_memory<T> &memory, Join join)
 {
@@ -45,21 +45,21 @@ template <typename T> static __device__ T block_sums(T x, scan_memory<T> &memory
 
 /* ---- the schedule, by the last block ---- */
 
-/* Of 256 works: how many before each, of three sorts in 10 bits each. */
+/* For 256 works: how many of each of the three kinds precede it, in 10 bits each. */
 enum { OF_SPLIT = 0, OF_LONG = 10, OF_ZERO = 20 };
 
 struct schedule_layout {
 	scan_memory<int64_t> sums;
 	scan_memory<uint32_t> ranks;
 	flex_work works[THREADS];    /* 256 of them */
-	int64_t starts[THREADS + 1]; /* theirs, on the line */
-	int32_t splits[THREADS];     /* theirs, among all that are split */
-	int32_t longs[THREADS], pieces[THREADS + 1]; /* of long ones, and their first pieces */
+	int64_t starts[THREADS + 1]; /* their positions on the line */
+	int32_t splits[THREADS];     /* their indices among all split works */
+	int32_t longs[THREADS], pieces[THREADS + 1]; /* their indices among long works, and their first pieces */
 	uint32_t counts;             /* of all 256 */
 	int64_t all;
 };
 
-/* What all works come to, and how they are cut. */
+/* Totals over all works, and how they are divided. */
 struct schedule_cuts {
 	int64_t tiles;    /* of the line */
 	int32_t per_slot; /* of them */
@@ -91,7 +91,7 @@ static __device__ flex_work work_load(const flex_work *from)
 	return u.work;
 }
 
-/* The thread's work among those from `base` on; none is empty, without items or entries. */
+/* The thread's work of the 256 from `base` on; past the last an empty one, without items or entries. */
 static __device__ flex_work work_of(
 	const flex_cuda_plan_args &p, int32_t base, int32_t n_blocks)
 {
@@ -115,7 +115,7 @@ static __device__ int32_t over(int64_t x, uint32_t by)
 	return (int32_t)min((x + by - 1) / by, (int64_t)INT32_MAX - 1);
 }
 
-/* ret_work: the thread's among the last 256. */
+/* ret_work: the thread's work of the last 256. */
 static __device__ schedule_cuts cuts_find(const flex_cuda_plan_args &p, int32_t n_blocks,
 	bool padding, schedule_layout &memory, flex_work *ret_work)
 {
@@ -136,7 +136,7 @@ static __device__ schedule_cuts cuts_find(const flex_cuda_plan_args &p, int32_t 
 	*ret_work = w;
 	found.tiles = block_total(tiles, memory);
 	found.per_slot = max(over(found.tiles, p.n_slots), 1);
-	/* so few works that more than half of the blocks would have none */
+	/* so few works that more than half of the thread blocks would be idle */
 	if (n_long && 2 * n_long * p.n_kv_heads <= p.n_blocks) {
 		entries = block_total(entries, memory) * p.n_kv_heads;
 		found.per_piece = (max(over(entries, p.n_blocks), FLEX_PIECE) + 1) / 2 * 2;
@@ -144,7 +144,7 @@ static __device__ schedule_cuts cuts_find(const flex_cuda_plan_args &p, int32_t 
 	return found;
 }
 
-/* The slots that begin among the 256 works. */
+/* Write the slots that begin within the 256 works. */
 static __device__ void slots_write(const flex_cuda_plan_args &p, const schedule_layout &memory,
 	const schedule_cuts &c, int32_t splits_before)
 {
@@ -155,7 +155,7 @@ static __device__ void slots_write(const flex_cuda_plan_args &p, const schedule_
 
 		if (begin < memory.starts[0] || begin >= memory.starts[THREADS])
 			continue;
-		/* works without tiles are nowhere */
+		/* works without tiles are never found */
 		low = last_begun(THREADS, [&](int32_t w) { return memory.starts[w] <= begin; });
 		slot.work = memory.works[low];
 		slot.begin = begin;
@@ -167,7 +167,7 @@ static __device__ void slots_write(const flex_cuda_plan_args &p, const schedule_
 	}
 }
 
-/* The slots behind the line's end. */
+/* Write the unused slots, past the end of the line. */
 static __device__ void slots_empty(const flex_cuda_plan_args &p, const schedule_cuts &c)
 {
 	for (uint32_t s = threadIdx.x; s < p.n_slots; s += THREADS) {
@@ -181,7 +181,7 @@ static __device__ void slots_empty(const flex_cuda_plan_args &p, const schedule_
 	}
 }
 
-/* How many pieces a work has, of all kv heads. */
+/* How many pieces a work has, over all kv heads. */
 static __device__ int32_t pieces_of(
 	const flex_cuda_plan_args &p, const schedule_cuts &c, const flex_work &w)
 {
@@ -189,14 +189,14 @@ static __device__ int32_t pieces_of(
 			  : 0;
 }
 
-/* The pieces of the 256 works, for each kv head those of its list one behind the other; longs[t]
- * and pieces[t]: the places of thread t's work and its first piece. */
+/* Write the pieces of the 256 works: for each kv head the pieces of its list in order. longs[t] and pieces[t]
+ * are the indices of thread t's work and of its first piece. */
 static __device__ void pieces_write(
 	const flex_cuda_plan_args &p, const schedule_cuts &c, const schedule_layout &memory)
 {
 	for (int32_t i = memory.pieces[0] + (int32_t)threadIdx.x; i < memory.pieces[THREADS];
 		i += THREADS) {
-		/* works without pieces are nowhere */
+		/* works without pieces are never found */
 		int low = last_begun(THREADS, [&](int32_t w) { return memory.pieces[w] <= i; });
 		flex_piece piece = {};
 		int32_t n, in_work;
@@ -233,7 +233,7 @@ struct schedule_laid {
 	int32_t n_split, n_long, n_zero, n_pieces;
 };
 
-/* 256 works, one a thread; the counts grow. */
+/* Add 256 works, one per thread, to the schedule and the counts. */
 static __device__ void works_lay(const flex_cuda_plan_args &p, const schedule_cuts &c, flex_work w,
 	bool there, schedule_layout &memory, schedule_laid &so_far)
 {

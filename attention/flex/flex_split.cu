@@ -3,22 +3,22 @@
 /*
  * Block masks over the paged cache for blocks of few queries, by lists.
  *
- * Grid n_slots, block four warps, two blocks a multiprocessor (one for heads of 256), all there at
- * once. A block walks its slot's piece of the line, list after list. Of each 64 keys the four warps
- * take 16 each and share nothing until the list ends, or the slot: so no barrier stands in the
- * stream of bytes. The structure, the bytes in flight and what is fetched before overlap_wait are
- * those of paged_decode.cu, with which it shares all that does not depend on who sees what. Beyond
- * it, kv heads and parts of 16 packed rows lie on the line as well: there the host decides both,
- * because the grid follows the batch's longest query; here they must hold for any batch.
+ * Grid: n_slots. Block: four warps; two blocks per multiprocessor (one for heads of 256), all resident at
+ * once. A block processes its slot of the line, list after list. Of each 64 keys the four warps take 16 each
+ * and exchange nothing until the list or the slot ends, so that no barrier interrupts the loads. The
+ * structure, the bytes in flight and the loads before overlap_wait are those of paged_decode.cu, with which
+ * it shares all code that does not depend on the mask. In addition, kv heads and groups of 16 packed rows are
+ * on the line: in paged_decode.cu the host decides both, because the grid follows the batch's longest query;
+ * here the division must be right for any batch.
  *
- * Each row of scores has its view in shared memory. Blocks of keys that all see whole don't look at
- * it; of the others 16 bits say which scores become -inf.
+ * Each row of scores has its view in shared memory. It is not read for blocks of keys that all rows see as a
+ * whole; for the others, 16 bits tell which scores become -inf.
  *
- * Bytes: keys and values of the listed blocks once for each 16 packed rows (the second finds them
- * in the L2); for a list that is cut, 4 head_dim a packed row each way for every piece.
+ * Bytes: keys and values of the listed blocks once for each 16 packed rows (from the second on from the L2);
+ * for a list that is divided, 4 head_dim per packed row and piece, written and read.
  *
- * A token's result depends on its own row's list. The rest of the batch changes it only through the
- * line's cuts: the order of float32 sums and the maximum that weights are relative to. The same
+ * A token's result depends on its own row's list. The rest of the batch affects it only through the division
+ * of the line, which changes the order of float32 sums and the maximum that weights are relative to. The same
  * batch gives the same bits.
  */
 

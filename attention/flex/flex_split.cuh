@@ -3,19 +3,19 @@
 #define MIMEO_ATTENTION_FLEX_FLEX_SPLIT_CUH
 
 /*
- * Split blocks: a slot of the line, by a TEAM of four warps. flex_split.cu describes the whole.
+ * Split blocks: how a TEAM of four warps processes a slot of the line. flex_split.cu has the overview.
  */
 
 #include "attention/flex/flex_split_keys.cuh"
 
-/* A team's own in shared memory, beside its four rings. */
+/* A team's shared memory, besides its four rings. */
 struct split_team {
 	mask_view views[WARPS][FLEX_PART];
 	float2 stats[WARPS][FLEX_PART];
 	uint32_t done;
 };
 
-/* Barriers of teams: 6 and 7, for the kernel of 9.0a has others of its own. */
+/* Teams use barriers 6 and 7; the kernel for 9.0a uses others. */
 static __device__ __forceinline__ void team_sync(void)
 {
 	asm volatile("bar.sync %0, %1;" ::"r"(6 + threadIdx.x / (WARPS * 32)), "n"(WARPS * 32)
@@ -29,7 +29,7 @@ static __device__ __forceinline__ int split_thread(void)
 
 /* ---- merging ---- */
 
-/* Which slots have pieces of an item. */
+/* The slots that have pieces of an item. */
 struct split_pieces {
 	int32_t first, n; /* slots */
 };
@@ -43,13 +43,14 @@ static __device__ __forceinline__ split_pieces pieces_of(
 	return { first, (int32_t)last - first + 1 };
 }
 
-/* A slot's partial of an item: one that begins there is its second. */
+/* A slot has two partials: the first for an item that began in an earlier slot, the second for one that
+ * begins in it. */
 static __device__ __forceinline__ size_t partial_index(int32_t slot, bool begins)
 {
 	return ((size_t)slot * 2 + begins) * FLEX_PART;
 }
 
-/* Four columns of a packed row. */
+/* Store four columns of a packed row. */
 template <int D>
 static __device__ __forceinline__ void packed_store(const flex_cuda_args &p,
 	const flex_block &block, int32_t kv_head, int packed, int col, float4 x, float sum)
@@ -63,8 +64,8 @@ static __device__ __forceinline__ void packed_store(const flex_cuda_args &p,
 		pack(x.x * factor, x.y * factor), pack(x.z * factor, x.w * factor));
 }
 
-/* True in the whole team if all other of n pieces are there. Inlined: where products of warpgroups
- * are under way no function may be called, or they no longer overlap. */
+/* True for the whole team if the other n - 1 pieces have been stored. Inlined, because products of warpgroups
+ * in progress do not overlap with function calls. */
 static __device__ __forceinline__ bool is_last(uint32_t *counter, int32_t n, uint32_t *shared_done)
 {
 	team_sync();
@@ -74,7 +75,7 @@ static __device__ __forceinline__ bool is_last(uint32_t *counter, int32_t n, uin
 	return __shfl_sync(~0u, *shared_done, 0) == (uint32_t)n - 1;
 }
 
-/* The four warps' sums become the item's output, or this slot's partial of it. */
+/* Merge the four warps' sums into the item's output, or into this slot's partial of it. */
 template <int D>
 static __device__ __forceinline__ void piece_end(const flex_cuda_args &p, const split_piece &s,
 	int32_t slot, const split_pieces &all, const float *sums, uint32_t warp_floats,
@@ -96,7 +97,7 @@ static __device__ __forceinline__ void piece_end(const flex_cuda_args &p, const 
 			if (col == 0)
 				__stcg((float2 *)p.stats + here + m, make_float2(highest, sum));
 		});
-	/* no other item begins in that slot and goes on past it */
+	/* at most one item that begins in a slot continues past it, so the counter is this item's */
 	if (all.n == 1 || !is_last(p.counters + all.first, all.n, &t->done))
 		return;
 	if (all.n <= 4)
@@ -109,7 +110,7 @@ static __device__ __forceinline__ void piece_end(const flex_cuda_args &p, const 
 
 /* ---- a slot ---- */
 
-/* The piece at a place of the line, which the slot has up to `end`. */
+/* The piece at position `at` of the line; the slot ends at `end`. */
 static __device__ __forceinline__ void piece_find(
 	const flex_cuda_args &p, const flex_work &w, int64_t at, int64_t end, split_piece &s)
 {
@@ -126,7 +127,7 @@ static __device__ __forceinline__ void piece_find(
 	s.n_m = min(w.block.n_tokens * group - s.m_first, (int32_t)FLEX_PART);
 }
 
-/* All of a slot; overlap_wait is called in it, by every thread. memory: of the team's rings. */
+/* Process a slot; every thread calls overlap_wait in it. memory: of the team's rings. */
 template <int D, int STAGES>
 static __device__ __forceinline__ void slot_attend(
 	const flex_cuda_args &p, int32_t index, uint8_t *memory, split_team *t)

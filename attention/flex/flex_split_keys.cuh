@@ -3,8 +3,8 @@
 #define MIMEO_ATTENTION_FLEX_FLEX_SPLIT_KEYS_CUH
 
 /*
- * Split blocks, until a piece ends: a warp's walk along a list, with its ring of sub-tiles and its
- * running softmax. flex_split.cu describes the whole.
+ * Split blocks: how a warp processes a piece of a list, with its ring of sub-tiles and its running softmax.
+ * flex_split.cu has the overview.
  */
 
 #include "attention/flex/flex_views.cuh"
@@ -21,12 +21,12 @@ struct split_piece {
 	bool early;         /* overlap_wait has not been called yet */
 };
 
-/* 32 sub-tiles of a warp, a lane each: the entry, -1 past the piece, and the page that has it. */
+/* 32 sub-tiles of a warp, one per lane: the entry, -1 past the piece, and its page. */
 struct split_ahead {
 	int32_t entry, page;
 };
 
-/* First token of the warp's 16 in an entry's block of keys. */
+/* The first of the warp's 16 tokens in an entry's block of keys. */
 static __device__ __forceinline__ int32_t sub_tile_token(int32_t entry)
 {
 	return (int32_t)(FLEX_ENTRY_BLOCK(entry) * FLEX_TILE) +
@@ -52,7 +52,7 @@ static __device__ __forceinline__ split_ahead look_ahead(
 	return found;
 }
 
-/* The A fragments of 16 packed query rows, and what the rows see. */
+/* Load the A fragments of 16 packed query rows, and the rows' views. */
 template <int D>
 static __device__ __forceinline__ void query_load(
 	const flex_cuda_args &p, const split_piece &s, uint32_t (&q)[D / 16][4], mask_view *views)
@@ -66,14 +66,14 @@ static __device__ __forceinline__ void query_load(
 		query_half_load<D>(p.a, s.work.block.first, s.kv_head, s.m_first + m, m < s.n_m,
 			half, q);
 	}
-	__syncwarp(); /* no lane reads the views of the piece before */
+	__syncwarp(); /* no lane reads the previous piece's views any more */
 	if (lane < (int)FLEX_PART)
 		views[lane] = view_of(p.a, s.work.block, s.work.mask,
 			lane < s.n_m ? (s.m_first + lane) / group : s.work.block.n_tokens);
 	__syncwarp();
 }
 
-/* What a row does not see is -inf. */
+/* Set the scores of keys that a row does not see to -inf. */
 static __device__ __forceinline__ void mask(
 	const mask_view *views, int32_t token, float (&scores)[2][4])
 {
@@ -93,13 +93,13 @@ static __device__ __forceinline__ void mask(
 	}
 }
 
-/* May a sub-tile be loaded before the wait? What the step writes may not. */
+/* May a sub-tile be loaded before overlap_wait? Not if the step writes it. */
 static __device__ __forceinline__ bool settled(const split_piece &s, int32_t entry)
 {
 	return entry < 0 || sub_tile_token(entry) + SUB_TILE <= s.work.block.history;
 }
 
-/* One warp's share of a piece. */
+/* Process one warp's share of a piece. */
 template <int D, int STAGES>
 static __device__ __forceinline__ void stream_keys(const flex_cuda_args &p, const split_piece &s,
 	uint32_t memory, mask_view *views, float scale_log2, row_sums<D> &run)
@@ -109,7 +109,7 @@ static __device__ __forceinline__ void stream_keys(const flex_cuda_args &p, cons
 	int n = s.end - s.entry;
 	split_ahead now = look_ahead(p, s, list, 0), later = look_ahead(p, s, list, 32);
 	uint32_t q[D / 16][4];
-	int32_t entries = now.entry; /* of the sub-tiles that are read */
+	int32_t entries = now.entry; /* of the sub-tiles that are being computed */
 	int filling = 0, reading = 0, early = 0;
 
 	auto load = [&](int i) {
@@ -145,10 +145,10 @@ static __device__ __forceinline__ void stream_keys(const flex_cuda_args &p, cons
 		int32_t entry;
 
 		if (i % 32 == 0)
-			entries = now.entry; /* the loads are fewer than 32 ahead */
+			entries = now.entry; /* loads are less than 32 sub-tiles ahead */
 		entry = __shfl_sync(~0u, entries, i % 32);
 		copy_wait<STAGES - 2>();
-		__syncwarp(); /* every lane's copies are here, and no lane reads the stage before */
+		__syncwarp(); /* all lanes' copies have arrived, and no lane reads the previous stage any more */
 		load(i + STAGES - 1);
 		score<D>(q, stage, scores);
 		if (!entry_whole(entry, s.work.block.seq_len))

@@ -7,7 +7,7 @@
 #include "attention/flex/flex_cuda.h"
 #include "attention/flex/mask.h"
 
-/* The view of a work's token; one whose position is below 0, or that there is not, sees nothing. */
+/* The view of a work's token. A token that does not exist, or whose position is below 0, sees nothing. */
 static __device__ __forceinline__ mask_view view_of(
 	const flex_args &a, const flex_block &block, const slot_mask &mask, int32_t token)
 {
@@ -26,7 +26,7 @@ static __device__ __forceinline__ const int32_t *list_of(const flex_args &a, int
 	return a.plan.indices + (size_t)block * ((size_t)a.in.max_keys + 1);
 }
 
-/* Is an entry's block of keys to be taken as it is? Its keys beyond the sequence are not seen. */
+/* Can an entry's block of keys be used without a mask? Not if it extends past the sequence. */
 static __device__ __forceinline__ bool entry_whole(int32_t entry, int32_t seq_len)
 {
 	return FLEX_ENTRY_WHOLE(entry) &&

@@ -4,12 +4,12 @@
 
 /*
  * Masks as small programs. A program (struct slot_mask, one a slot) and a token's word make the
- * VIEW of that token: the keys that it sees, as two ranges and a few bits. From views follows all
- * else: whether a key is seen, which of 64 are, and whether a block of keys is seen not at all, in
- * part, or whole. Devices compile the same functions.
+ * VIEW of that token: the keys that it sees, as two ranges and a few bits. Everything else follows from
+ * views: whether a key is seen, which of 64 keys are, and whether a block of keys is seen as a whole, in part
+ * or not at all. Both devices compile the same functions.
  *
- * In views every bound lies within the sequence, whatever the program's numbers are, and the token
- * itself is always seen: there is no row without a key, hence no 0/0.
+ * All bounds of a view are within the sequence, whatever numbers the program has, and a token always sees
+ * itself: every row has a key, so there is no 0/0.
  */
 
 #include <stdbool.h>
@@ -24,10 +24,10 @@
 
 /* Keys are positions of the sequence. */
 struct mask_view {
-	uint32_t low;        /* none before it: the layer's own window. Of the others: */
+	uint32_t low;        /* keys before it are not seen: the layer's window. Of the others these are seen: */
 	uint32_t sinks;      /* [0, sinks), */
-	uint32_t first, end; /* [first, end), which has the token itself, */
-	uint32_t tree;       /* and tree + i where bit i is set */
+	uint32_t first, end; /* [first, end), which includes the token itself, */
+	uint32_t tree;       /* and tree + i if bit i is set */
 	uint64_t bits;
 };
 
@@ -49,13 +49,13 @@ MASK_FUNCTION uint64_t mask_low_bits(uint32_t n)
 	return n >= 64 ? UINT64_MAX : ((uint64_t)1 << n) - 1;
 }
 
-/* The first position of a window's that ends with the token. */
+/* The first position of a window that ends with the token. */
 MASK_FUNCTION uint32_t mask_window_first(uint32_t position, uint32_t window)
 {
 	return position >= window ? position + 1 - window : 0;
 }
 
-/* The view of the token at `position`, below seq_len. window: the layer's own, 0: none. */
+/* The view of the token at `position`, which is below seq_len. window: of the layer; 0: none. */
 MASK_FUNCTION struct mask_view mask_view_of(const struct slot_mask *mask, uint64_t word,
 	uint32_t position, uint32_t seq_len, uint32_t window)
 {
@@ -98,7 +98,7 @@ MASK_FUNCTION bool mask_sees(const struct mask_view *view, uint32_t key)
 	return key >= view->tree && key - view->tree < 64 && (view->bits >> (key - view->tree) & 1);
 }
 
-/* Of the 64 keys from `from` on, those in [begin, end). */
+/* Those of the 64 keys from `from` on that are in [begin, end). */
 MASK_FUNCTION uint64_t mask_range_bits(uint32_t from, uint32_t begin, uint32_t end)
 {
 	if (end <= from)
@@ -106,7 +106,7 @@ MASK_FUNCTION uint64_t mask_range_bits(uint32_t from, uint32_t begin, uint32_t e
 	return mask_low_bits(end - from) & ~mask_low_bits(begin > from ? begin - from : 0);
 }
 
-/* The 64 keys from `from` on, a bit each: mask_sees of all of them. */
+/* mask_sees for the 64 keys from `from` on, one bit for each. */
 MASK_FUNCTION uint64_t mask_view_bits(const struct mask_view *view, uint32_t from)
 {
 	uint64_t seen = mask_range_bits(from, view->first, view->end) |
@@ -131,12 +131,12 @@ MASK_FUNCTION bool mask_has_bits(const struct mask_view *view, uint32_t from, ui
 
 /*
  * The union of the views of neighbouring tokens of one row, so that a block of keys is examined
- * once for all of them. What any of them sees is exact: a view's range holds its own token, and its
- * sinks begin at most one key behind its neighbour's, so what all ranges cover is a range again.
- * The answer is ALL if the same part of every view covers the whole block.
+ * once for all of them. The union is exact: a view's range includes its own token, and its sinks begin at
+ * most one key after its neighbour's, so that the union of the ranges is a range. The answer is ALL if the
+ * same part of every view covers the whole block.
  */
 struct mask_union {
-	uint32_t first, end;   /* what any view's range has of what its layer's window leaves */
+	uint32_t first, end;   /* the union of the views' ranges, cut to the layer's window */
 	uint32_t sinks_low, sinks;
 	uint32_t tree;
 	uint64_t bits;
@@ -151,7 +151,7 @@ MASK_FUNCTION struct mask_union mask_union_none(void)
 	return none;
 }
 
-/* Of either kind: a view as a union of one. */
+/* The union of a single view. */
 MASK_FUNCTION struct mask_union mask_union_of(const struct mask_view *view)
 {
 	struct mask_union one = mask_union_none();
@@ -173,7 +173,7 @@ MASK_FUNCTION struct mask_union mask_union_of(const struct mask_view *view)
 	return one;
 }
 
-/* Trees of one row are at the same place. */
+/* All tokens of a row have their tree at the same position. */
 MASK_FUNCTION void mask_union_add(struct mask_union *to, const struct mask_union *other)
 {
 	to->first = mask_min(to->first, other->first);
@@ -188,7 +188,7 @@ MASK_FUNCTION void mask_union_add(struct mask_union *to, const struct mask_union
 	to->sinks_min = mask_min(to->sinks_min, other->sinks_min);
 }
 
-/* Of all the views, how much of the keys [from, end), 64 at most. */
+/* How much of the keys [from, end), at most 64, the views see. */
 MASK_FUNCTION enum mask_block mask_union_block(
 	const struct mask_union *views, uint32_t from, uint32_t end)
 {
