@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What one more process costs: from mimeo_connect to the session, to its first token, and to its
- * second, which is the first of a decode and comes out of a captured graph.
+ * The cost of one more process: the times from mimeo_connect to the session, to the first token of a request,
+ * and to its second, which is the first from a captured decode graph.
  */
 #include "daemon/bench/users.h"
 
@@ -17,14 +17,14 @@
 #include "daemon/bench/spawn.h"
 
 #define TARGET_SECONDS 0.010
-#define REGION_BYTES (8ull << 20) /* the default arena; the rings are small beside it */
+#define REGION_BYTES (8ull << 20) /* the size of the default arena; the rings are small */
 #define REPLY_MS 5000u
 #define FLOOR                                                                                      \
 	"connecting to a Unix socket, receiving a memfd of the same size, mapping and touching it"
 
 /* ---- the floor ---- */
 
-/* A partner that hands out a memfd to each that connects. */
+/* A process that sends a memfd to each process that connects. */
 struct floor_attach {
 	struct child partner;
 	int listener;
@@ -50,7 +50,7 @@ static int floor_hand_out(void *arg, int fd)
 	return 0;
 }
 
-/* To be stopped even if it fails. 0 or -errno. */
+/* 0 or -errno; must be stopped even if it fails. */
 static int floor_attach_start(struct floor_attach *ret)
 {
 	const struct sockaddr_un nameless = {.sun_family = AF_UNIX};

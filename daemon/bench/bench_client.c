@@ -8,7 +8,7 @@
 #include "ipc/cleanup.h"
 
 #define TIMEOUT_MS 60000
-#define NO_REQUEST ((uint64_t)UINT32_MAX << 32) /* a generation that no request of ours gets to */
+#define NO_REQUEST ((uint64_t)UINT32_MAX << 32) /* a generation that no request of this bench reaches */
 #define PREFIX_SEED 0x6d696d656f67726dull
 
 static int client_fail(const char *what, int status)
@@ -48,7 +48,7 @@ static uint32_t client_fill(
 	return n;
 }
 
-/* The library has copied the prompt when it is back. */
+/* The library copies the prompt before it returns. */
 static int client_prepare(struct mimeo *m, const struct client_prompt *prompt, uint32_t model,
 	struct mimeo_request *request)
 {

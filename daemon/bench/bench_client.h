@@ -13,7 +13,7 @@
 #define CLIENT_PROMPT_TOKENS 16u
 #define CLIENT_PAGE_TOKENS 16u /* of a private daemon */
 
-/* Pages that a sequence of that many tokens needs. */
+/* Pages of a sequence with so many tokens. */
 static inline uint32_t client_pages(uint32_t n_prompt, uint32_t n_tokens)
 {
 	return (n_prompt + n_tokens + CLIENT_PAGE_TOKENS - 1) / CLIENT_PAGE_TOKENS + 1;
@@ -24,11 +24,10 @@ int client_connect(struct mimeo **ret, const char *socket, uint32_t spin_us);
 
 struct client_prompt {
 	const char *model; /* NULL: the first */
-	const char *text;  /* a token a byte behind the model's begin token, cut at n_prompt; NULL:
-			    * n_prompt tokens */
+	const char *text;  /* one token per byte after the model's begin token, cut to n_prompt; NULL: n_prompt tokens */
 	uint32_t n_prompt, n_tokens; /* tokens of the prompt, tokens to generate */
 	uint64_t seed;     /* of the prompt's tokens; 0: a fixed prompt */
-	uint32_t n_prefix; /* tokens at its head that do not depend on the seed */
+	uint32_t n_prefix; /* first tokens, which do not depend on the seed */
 	uint64_t user_data;
 };
 /* Submit a generate request for exactly n_tokens tokens, or as many as the model can hold. 0 or a
@@ -38,7 +37,7 @@ int client_generate(struct mimeo *m, const struct client_prompt *prompt);
 int client_event(const struct mimeo_event *event);
 /* Wait for the next event: 0, or a status if none comes or it carries an error. */
 int client_next(struct mimeo *m, struct mimeo_event *ret);
-/* A null request: it goes through library, ring and engine and comes back, and does nothing. */
+/* Submit a null request, which only passes through library, ring and engine. */
 int client_null(struct mimeo *m);
 
 #endif

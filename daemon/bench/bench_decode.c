@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Decode steps of a model in this process, as the daemon's lane runs them: prepare, graph, sampling
- * and outbox, two steps in flight. The floor is the time that a device copy's bandwidth takes for
- * the bytes that a step must read.
+ * and outbox, two steps in flight. The floor is the time in which the device copies the bytes that a step
+ * must read.
  */
 #include "daemon/bench/users.h"
 

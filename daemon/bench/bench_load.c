@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A mixed load: N processes that each keep several requests in flight, with prompt and output
- * lengths drawn from ranges by a seed, and what a user of one request sees: the time to its first
- * token, and from token to token. No token can come sooner behind another than a step takes to read
- * the model's weights, which is the floor.
+ * A mixed load: N processes that each keep several requests in flight, with prompt and output lengths drawn
+ * at random from ranges. It measures the time to a request's first token and between its tokens. The floor of
+ * the latter is the time to read the model's weights, because every token takes a step.
  */
 #include "daemon/bench/users.h"
 
@@ -23,7 +22,7 @@ static void load_quantiles(struct results *results, const char *const keys[3],
 	results_seconds(results, keys[2], "P99", samples_quantile(samples, 0.99));
 }
 
-/* Steps without a graph: "mixed 12, too_wide 1", or "0". */
+/* Steps without a graph by reason: "mixed 12, too_wide 1", or "0". */
 static void load_eager(struct results *results, const struct served *run)
 {
 	double sum = 0;

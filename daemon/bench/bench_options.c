@@ -21,9 +21,9 @@ enum kind { FLAG, WORD, NUMBER, RANGE, LIST };
 static const struct option_row {
 	const char *name, *argument, *help;
 	enum kind kind;
-	size_t field; /* of struct bench_options; of a range the most, its least behind it */
+	size_t field; /* offset in struct bench_options; of a range that of the upper end, which the lower end follows */
 	uint32_t min, max;
-	const char *unit; /* of its numbers; NULL: it depends on the bench, or there is none */
+	const char *unit; /* of its numbers; NULL: none, or it depends on the bench */
 } rows[] = {
 	{"socket", "PATH", "measure the daemon that listens there", WORD, TO(socket)},
 	{"mimeod", "FILE", "program to start (default: beside this one)", WORD, TO(mimeod)},
@@ -68,7 +68,7 @@ static const struct option_row {
 };
 #define N_ROWS (sizeof(rows) / sizeof(rows[0]))
 
-/* A sentence on standard error; EXIT_USAGE. */
+/* Writes a sentence to standard error. Returns EXIT_USAGE. */
 static int __attribute__((format(printf, 1, 2))) bench_options_misuse(const char *format, ...)
 {
 	va_list arguments;
@@ -81,7 +81,7 @@ static int __attribute__((format(printf, 1, 2))) bench_options_misuse(const char
 	return EXIT_USAGE;
 }
 
-/* A word of a list with blanks between. */
+/* Is the word in a list that is separated by spaces? */
 static bool bench_options_lists(const char *list, const char *word)
 {
 	size_t length = strlen(word);
@@ -129,7 +129,7 @@ static void bench_options_help(const struct program *program)
 
 /* ---- values ---- */
 
-/* What follows the number, one of `end`; NULL: it is none, or out of range. */
+/* Returns what follows the number, a character of `end`; NULL if it is not a number or out of range. */
 static const char *bench_options_number(
 	const char *text, const char *end, const struct option_row *row, uint32_t *ret)
 {
@@ -155,7 +155,7 @@ static bool bench_options_list(const char *text, const struct option_row *row, s
 	return false;
 }
 
-/* "N" or "N-M": ret[0] the most, ret[1] the least, not more than that. */
+/* Parses "N" or "N-M": ret[0] is the upper end, ret[1] the lower. */
 static bool bench_options_range(const char *text, const struct option_row *row, uint32_t ret[2])
 {
 	const char *rest = bench_options_number(text, "-", row, &ret[1]);
@@ -164,7 +164,7 @@ static bool bench_options_range(const char *text, const struct option_row *row, 
 	return rest && (!*rest || (bench_options_number(rest + 1, "", row, &ret[0]) && ret[1] <= ret[0]));
 }
 
-/* False: the value is not what the option takes. */
+/* False if the option does not accept the value. */
 static bool bench_options_set(const struct option_row *row, const char *value, struct bench_options *o)
 {
 	void *field = (char *)o + row->field;
@@ -214,13 +214,13 @@ static void bench_options_defaults(const char *defaults, struct bench_options *o
 
 /* ---- the command line ---- */
 
-/* given: the values by row, set when the bench and its defaults are known; NULL: not given. */
+/* given: the values by row, which are parsed when the bench and its defaults are known; NULL: not given. */
 static bool bench_options_given(const char *const *given, const char *name)
 {
 	return given[bench_options_find(name, strlen(name)) - rows];
 }
 
-/* 0, EXIT_USAGE, or -1: it was answered. */
+/* 0, EXIT_USAGE, or -1 after --help and --version. */
 static int bench_options_parse(
 	const struct program *program, int argc, char **argv, const char **ret)
 {
@@ -283,8 +283,8 @@ static int bench_options_apply(
 	return 0;
 }
 
-/* An answer that the shipped model and its draft were trained for; one token more than the text has
- * bytes, for a begin token. */
+/* A question that the shipped model and its draft model were trained for; the prompt has one token more than
+ * the text has bytes, the begin token. */
 static void bench_options_draft_text(const char *const *given, struct bench_options *o)
 {
 	if (!o->model_dir && !o->shape && !o->text && !bench_options_given(given, "prompt")) {

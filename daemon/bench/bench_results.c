@@ -20,7 +20,7 @@
 #define TEXT_MAX (1u << 20)
 
 struct result_cell {
-	const char *text; /* kept; NULL: none, or a value */
+	const char *text; /* owned; NULL: the cell is a number or empty */
 	double value;
 	bool has_value;
 };
@@ -60,7 +60,7 @@ void results_free(struct results *results)
 		munmap(results, sizeof(*results));
 }
 
-/* "cpu" alone does not identify a machine: the processor's own name does. */
+/* "cpu" does not identify a machine: add the processor's name. */
 static void results_add_cpu_name(struct results *results)
 {
 	FILE *file = fopen("/proc/cpuinfo", "re");
@@ -129,7 +129,7 @@ static struct result_cell *results_cell(
 	return &results->rows[results->n_rows - 1][i];
 }
 
-/* Children and their parent have the results at the same address. */
+/* Children and their parent have the memory at the same address. */
 void results_text(struct results *results, const char *key, const char *title, const char *text)
 {
 	struct result_cell *cell = results_cell(results, key, title, TABLE_TEXT);

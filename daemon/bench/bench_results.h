@@ -3,8 +3,8 @@
 #define MIMEO_DAEMON_BENCH_BENCH_RESULTS_H
 
 /*
- * What a bench measured: rows of named values beside their floor, printed as a table with a heading
- * above and explanations below, or as one JSON array whose rows carry all of that.
+ * The results of a bench: rows of named values with their floors, printed as a table with a heading and
+ * explanations, or as a JSON array in which every row has all of that.
  *
  * A column exists from the first value with its key; a title of NULL keeps it out of the text. The
  * memory is shared: a forked child adds rows and its parent prints them, one process at a time.
@@ -21,7 +21,7 @@
 
 struct results;
 
-/* Notes and floors that several benches share. */
+/* Texts that several benches use. */
 #define RESULTS_ON_CPU "on the cpu device only ratios are meaningful"
 #define RESULTS_NO_FLOOR                                                                           \
 	"not measured, so there is no ratio and nothing is judged; --model names the model's directory"
@@ -31,12 +31,12 @@ int results_new(struct results **ret, const char *bench, const char *model);
 void results_free(struct results *results);
 DEFINE_CLEANUP(results, struct results, results_free)
 
-/* Where the rows from now on are measured: a daemon's device, event loop and version; loop and version
- * NULL: in process. */
+/* Where the following rows are measured: a daemon's device, event loop and version; in this process: loop and
+ * version NULL. */
 void results_machine(
 	struct results *results, const char *device, const char *loop, const char *version);
 const char *results_device(const struct results *results);
-/* The device is the cpu device, on which only ratios are meaningful. */
+/* Is it the cpu device? Then only ratios are meaningful. */
 bool results_on_cpu(const struct results *results);
 /* CPUs that this process may use. */
 unsigned results_n_cpus(void);
@@ -67,15 +67,15 @@ static inline void results_count(
 	results_value(results, key, title, TABLE_COUNT, (double)count);
 }
 
-/* The median and 99th percentile of a result and its floor, and the ratio of the medians. */
+/* Set the medians and 99th percentiles of a result and its floor, and the ratio of the medians. */
 void results_samples(struct results *results, struct samples *result, struct samples *floor);
 
-/* A target of the row for this value, in seconds or else a ratio, and whether it is met where that is
- * judged. */
+/* Set a target for this value of the row, in seconds or as a ratio, and whether it is met, if that is judged.
+ * */
 void results_target(
 	struct results *results, enum table_unit unit, double value, double most, bool judged);
 
-/* What the row's floor is, and what to keep in mind; printed once each. NULL: nothing. */
+/* Describe the row's floor, and add a note; each text is printed once. NULL: none. */
 void results_floor(struct results *results, const char *floor);
 void results_note(struct results *results, const char *note);
 /* A line below the table, once. */

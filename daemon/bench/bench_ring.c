@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the ring costs: a null request, through library, ring and engine and back, against two
- * processes that pass each other a bare word by the same means.
+ * The cost of the ring: the round trip of a null request through library, ring and engine, compared with two
+ * processes that exchange a word in the same ways.
  *
- * Where the scheduler puts two processes that wake each other, and who else runs, changes a round
- * trip by a factor of ten. So result and floor take turns in rounds, and of each the quickest round
- * counts.
+ * The CPUs that the scheduler chooses for two processes that wake each other, and other load, change a round
+ * trip by a factor of ten. Therefore result and floor are measured in alternate rounds, and the fastest round
+ * of each counts.
  */
 #include "daemon/bench/users.h"
 
@@ -19,10 +19,10 @@
 #include "daemon/bench/spawn.h"
 
 #define ROUNDS 5u
-#define ROW_NS 4000000000ull /* at most for a row, with its floor */
+#define ROW_NS 4000000000ull /* longest time for a row and its floor */
 #define WARM_UPS 16u
-#define SPINS_UNPAUSED 512u /* as the client's library does */
-#define SAMPLES_LEAST 8u    /* of the floor, however little time there is */
+#define SPINS_UNPAUSED 512u /* as in libmimeo */
+#define SAMPLES_LEAST 8u    /* of the floor, even if the time is over */
 #define SPIN_LEAST_CPUS 4u
 
 #define LINE_FLOOR "of both spinning: two processes that pass a cache line to and fro"
@@ -34,11 +34,11 @@
 	"from each other: rows in which the daemon or the client spins are not judged"
 #define RUNNING "how the daemon waits is its own configuration (spin_us)"
 
-/* How word gets from one process to the other: it spins on a cache line or sleeps on an eventfd. */
+/* How a process waits for the other: it spins on a cache line or sleeps on an eventfd. */
 enum hop { HOP_LINE, HOP_EVENTFD };
 
 static const struct ring_case {
-	const char *name, *daemon_spin; /* NULL: a running daemon's, whatever it is */
+	const char *name, *daemon_spin; /* NULL: the setting of a running daemon */
 	enum hop forth, back;
 	uint32_t client_spin;
 	double target;
@@ -123,8 +123,8 @@ static void floor_ping(
 	}
 }
 
-/* Round trips to a partner that answers at once: `count` of them, until clock_ns() is until_ns. 0 or
- * -errno. */
+/* Measure `count` round trips to a process that answers at once, or fewer if clock_ns() reaches until_ns. 0
+ * or -errno. */
 static int floor_ping_pong(enum hop forth, enum hop back, uint32_t count, uint64_t until_ns,
 	struct samples *samples)
 {

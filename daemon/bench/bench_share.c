@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The reason to exist: N processes with a sequence each, against a bare loop in one process that
- * replays the same graph for N rows. In steady decode a token's latency is the time of a step, and
- * a step carries a row of every process.
+ * The purpose of Mimeo: N processes with one sequence each, compared with a loop in one process that replays
+ * the same graph for N rows. In steady decode a token's latency is the time of a step, and a step has a row
+ * of every process.
  */
 #include "daemon/bench/users.h"
 
@@ -20,7 +20,7 @@
 #define NO_COUNTERS "note: the daemon's counters and memory come over its admin socket"
 #define NO_MEMORY_FACTS "note: this device has no memory of its own to report"
 
-/* The threads that work for a token: each client, the engine, the decoder. */
+/* Is there a CPU for each thread that works for a token: each client, the engine, the decoder? */
 static bool share_is_fit(const struct served *run)
 {
 	return results_n_cpus() >= run->clients.n + 2;

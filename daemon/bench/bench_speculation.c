@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a draft model is worth: the same processes with the same prompts under a daemon without it
- * and under one with it; and what a step of each takes, which says how many tokens a verification
- * has to give before the draft model pays. The floor of a step is the time that a device copy's
- * bandwidth takes for the bytes that the step must read, the draft passes among them.
+ * The gain and the cost of a draft model: the same processes and prompts with a daemon without it and with
+ * one that has it; and the step times of both, whose ratio is the number of tokens that a verification must
+ * yield for the draft model to pay. The floor of a step is the time in which the device copies the bytes that
+ * the step must read, including those of the draft passes.
  */
 #include "daemon/bench/users.h"
 
@@ -23,14 +23,14 @@ static double speculation_count(const struct served *run, const char *name)
 	return served_count(run, name, NULL);
 }
 
-/* Of the whole step, draft passes included. */
+/* Mean time of a step, including draft passes. */
 static double speculation_step(const struct served *run)
 {
 	return speculation_count(run, "mimeo_lane_nanoseconds_total") /
 	       speculation_count(run, "mimeo_steps_total") * 1e-9;
 }
 
-/* Of the draft token of each position. */
+/* How often the draft token of each position was accepted. */
 static void speculation_acceptance(
 	struct results *results, const struct served *run, uint32_t n_drafts)
 {

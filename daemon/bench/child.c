@@ -62,7 +62,7 @@ static _Noreturn void child_main(
 	close(fds[0]);
 	if (signals >= 0) {
 		close(signals);
-		signals = -1; /* a child's own children have none to take */
+		signals = -1; /* the parent of this child handles signals */
 		sigprocmask(SIG_SETMASK, &mask_before, NULL);
 	}
 	int rc = run(arg, fds[1]);
@@ -90,7 +90,7 @@ int child_start(struct child *ret, int (*run)(void *arg, int fd), void *arg)
 	return rc;
 }
 
-/* Its pipe has ended, so the child has, or is about to. */
+/* The child has closed its pipe, so it has ended or is about to. */
 static int child_reap(struct child *child)
 {
 	int status = -1;
@@ -165,7 +165,7 @@ int child_run(const char *what, int (*run)(void *arg, int fd), void *arg, uint32
 		bench_fail(rc, "%s: not done within %u s", what, timeout_s);
 	else if (rc == -EFAULT)
 		bench_fail(rc, "%s: ended by a signal", what);
-	else if (rc < 0 && rc != -EINTR && rc != -ECHILD) /* -ECHILD: it has said why itself */
+	else if (rc < 0 && rc != -EINTR && rc != -ECHILD) /* -ECHILD: the child has reported the error */
 		bench_fail(rc, "%s: %s", what, strerror(-rc));
 	return rc;
 }

@@ -52,7 +52,7 @@ struct floor_work {
 	struct model_floor *floor; /* shared with the child that fills it */
 };
 
-/* Each pass of an EAGLE reads fc, of an EAGLE-3 the first one alone. */
+/* Every pass of an EAGLE model reads fc; of an EAGLE-3 model only the first pass does. */
 static int model_floor_draft(const struct floor_work *work, const struct model *target,
 	const struct device_info *info, struct model_error *error)
 {
@@ -96,7 +96,7 @@ static int model_floor_models(
 	return rc;
 }
 
-/* The copies' buffers come and go before the models do. */
+/* Measure the copy rate first: its buffers are freed before the models are loaded. */
 static int model_floor_child(void *arg, int fd)
 {
 	const struct floor_work *work = arg;

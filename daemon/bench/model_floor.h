@@ -5,14 +5,14 @@
 #include "daemon/bench/bench.h"
 #include "daemon/model/model.h"
 
-/* Bytes that a step must read: each weight once (of the embedding nothing, of experts what one token
- * chooses); and of so many rows that see so many tokens, keys and values once, as far as windows let
- * them be seen. */
+/* Bytes that a step must read: each weight once, without the embedding, and of experts those of one token;
+ * and for n rows that attend to `seen` tokens each, their keys and values once, within the layers' windows.
+ * */
 uint64_t model_floor_weights(const struct model *model);
 uint64_t model_floor_cache(const struct model_config *config, const struct device_info *info,
 	uint32_t n_rows, uint32_t seen);
 
-/* What a step of the model has to read, and how fast this device does. */
+/* The bytes that a step of the model must read, and the bandwidth of this device. */
 struct model_floor {
 	double copy_rate;
 	uint64_t weight_bytes; /* of a step */
@@ -23,11 +23,11 @@ struct model_floor {
 	uint64_t draft_token_bytes;
 };
 
-/* In a child, when no daemon has the device's memory. 0, or -errno with a sentence on standard
- * error. */
+/* Measured in a child; call it while no daemon uses the device's memory. 0, or -errno with a sentence on
+ * standard error. */
 int model_floor(const struct bench_options *options, struct model_floor *ret);
-/* Seconds of a step of so many rows that see so many tokens each, with n_drafts passes of the draft
- * model. */
+/* Seconds of a step with n rows that attend to so many tokens each, with n_drafts passes of the draft model.
+ * */
 double model_floor_seconds(
 	const struct model_floor *floor, uint32_t n_drafts, uint32_t n_rows, uint32_t seen);
 

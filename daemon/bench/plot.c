@@ -18,7 +18,7 @@
 #define POINTS_MAX 64u
 #define TICKS 5
 
-/* The Okabe-Ito palette, which readers with a colour vision deficiency can tell apart. */
+/* The Okabe-Ito palette, which is distinguishable with colour vision deficiencies. */
 static const char *const colours[] = {
 	"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"};
 #define N_COLOURS (sizeof(colours) / sizeof(colours[0]))
@@ -54,7 +54,7 @@ static struct line *plot_line(struct panel *panel, const char *label, double gro
 	return line;
 }
 
-/* Points come in the order of the rows; they are inserted in the order of x. */
+/* Insert the point in order of x. */
 static void plot_add(struct panel *panel, struct line *line, double x, double y)
 {
 	uint32_t at = line->n;
@@ -97,7 +97,7 @@ static bool plot_collect(
 
 /* ---- drawing ---- */
 
-/* x is logarithmic: numbers of processes, rows and tokens are powers. */
+/* x is logarithmic, because numbers of processes, rows and tokens are usually powers of 2. */
 static double plot_x(const struct panel *panel, double x)
 {
 	double width = WIDTH - LEFT - RIGHT;
@@ -113,7 +113,7 @@ static double plot_y(double top, double most, double y)
 	return top + HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * y / most;
 }
 
-/* The least 1, 2 or 5 times a power of ten that TICKS of reach the largest value. */
+/* The smallest of 1, 2 and 5 times a power of ten of which TICKS reach the largest value. */
 static double plot_tick(double most)
 {
 	double power = pow(10, floor(log10(most / TICKS)));
@@ -163,7 +163,7 @@ static void plot_axes(FILE *file, const struct panel *panel, double top, double 
 			i == 0 ? "0" : plot_is_seconds(panel) ? table_format_seconds(text, tick * i)
 							      : table_format_number(text, tick * i));
 	}
-	/* lines that have the same x draw the same label over it */
+	/* lines with the same x draw the same label twice */
 	for (uint32_t i = 0; i < panel->n_lines; i++) {
 		for (uint32_t j = 0; j < panel->lines[i].n; j++) {
 			double x = panel->lines[i].x[j];

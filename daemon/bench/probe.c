@@ -67,7 +67,7 @@ static void probe_randomize(void *memory, size_t bytes, enum dtype dtype)
 	}
 }
 
-/* A block from the host, then copies of it on the device. */
+/* Copies a block of random numbers from the host, then duplicates it on the device. */
 int probe_fill(struct device *device, void *memory, uint64_t bytes, enum dtype dtype)
 {
 	uint64_t first = bytes < RANDOM_BYTES ? bytes : RANDOM_BYTES;
@@ -128,8 +128,8 @@ static int probe_launches(const struct timed *timed, uint32_t n_launches, uint64
 	return rc;
 }
 
-/* The median of what two more launches take, halved. Where the machine is so busy that this is
- * nothing, a third of the fastest three, which includes the time to launch and to notice the end. */
+/* Half of the median time of two more launches. If that is 0 because the machine is busy: a third of the
+ * fastest time of three launches, which includes launching and noticing the end. */
 static int probe_median(const struct timed *timed, double *ret)
 {
 	CLEANUP(cleanup_samples) struct samples *more = samples_new(ROUNDS);

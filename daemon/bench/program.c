@@ -14,7 +14,7 @@ struct places {
 	char mimeod[SPAWN_PATH_MAX], model[SPAWN_PATH_MAX], draft[SPAWN_PATH_MAX];
 };
 
-/* What the command line leaves open is looked for beside the program. */
+/* Find the models that the command line does not name, relative to the program. */
 static int program_find(
 	const struct bench *bench, struct bench_options *options, struct places *places)
 {
@@ -52,7 +52,7 @@ static int program_child(void *arg, int fd)
 	return work->bench->run(work->options, work->results) != 0;
 }
 
-/* What is made of --shape, below TMPDIR: a shape of 8B takes 16 GB there. */
+/* The models of --shape, below TMPDIR: a model of 8B takes 16 GB there. */
 struct shape {
 	char directory[SPAWN_DIRECTORY_MAX];
 	char model[SPAWN_DIRECTORY_MAX + 8], draft[SPAWN_DIRECTORY_MAX + 8];
@@ -123,7 +123,7 @@ int program_main(const struct program *program, int argc, char **argv)
 	if (*made.directory)
 		spawn_remove_directory(made.directory);
 	if (child_signal()) {
-		/* Everything is cleaned up: end as the signal would have ended us. */
+		/* Everything is cleaned up: now end by the signal. */
 		sigset_t all;
 
 		signal(child_signal(), SIG_DFL);

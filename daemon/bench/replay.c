@@ -9,7 +9,7 @@
 #include "daemon/bench/child.h"
 #include "daemon/model/error.h"
 
-#define MAX_BATCH_TOKENS 512u /* the daemon's default, which the activations are sized for */
+#define MAX_BATCH_TOKENS 512u /* the daemon's default, for which activations are allocated */
 #define PAGE_TOKENS 16u
 
 /* ---- runs ---- */
@@ -119,7 +119,7 @@ static int replay_fill_cache(struct replay *replay)
 	return rc;
 }
 
-/* The cpu device's flags are not spun on. */
+/* On the cpu device the host should not spin on flags. */
 static int replay_make_events(struct replay *replay)
 {
 	int rc = 0;
@@ -129,7 +129,7 @@ static int replay_make_events(struct replay *replay)
 	return rc;
 }
 
-/* For the runs; of the device the copy rate is measured if `rates`. */
+/* Open device and model for the runs; measures the copy rate if `rates`. */
 static int replay_open(struct replay *ret, const struct bench_options *options,
 	const struct replay_run *runs, uint32_t n_runs, bool rates, struct model_error *error)
 {
@@ -212,7 +212,7 @@ void replay_close(struct replay *replay)
 int replay_graph(struct replay *replay, uint32_t n_rows, enum graph_mode mode,
 	struct graph_entry **ret)
 {
-	/* One that is not past its prompts takes the graphs that serve any batch. */
+	/* A batch with prompts takes the graphs for any batch. */
 	const struct batch_shape shape = {n_rows, n_rows, true, mode == GRAPH_FULL, 1};
 	enum eager_reason reason = EAGER_NO;
 	struct runner *runner = &replay->runner;
@@ -229,7 +229,7 @@ int replay_graph(struct replay *replay, uint32_t n_rows, enum graph_mode mode,
 
 /* ---- steps ---- */
 
-/* A row's one token; the first one of all is 0, later ones are what the slot has sampled. */
+/* Add a row of one token: the first is 0, later ones are the token that the slot has sampled. */
 static void replay_add_row(struct replay *replay, struct inputs_slot *slot, uint32_t index,
 	uint32_t row, uint32_t position, uint32_t flags)
 {
@@ -266,7 +266,7 @@ static int replay_queue(
 		replay->done[slot->step % INPUTS_SLOTS], runner->lane);
 }
 
-/* The end of a step is seen in its flag, as the engine does. */
+/* Wait for the end of a step by its flag, as the engine does. */
 static int replay_await(struct replay *replay, const struct inputs_slot *slot)
 {
 	const struct device_ops *ops = replay->runner.device->ops;
@@ -279,8 +279,8 @@ static int replay_await(struct replay *replay, const struct inputs_slot *slot)
 	return rc;
 }
 
-/* The first token of each row, eager: its slot gets pages of its own, as many rows a step as the step
- * record has space for. */
+/* Compute the first token of each row, eager, as many rows per step as the step record has space for. Each
+ * slot gets its own pages. */
 static int replay_set_up(struct replay *replay, const struct replay_run *run)
 {
 	const struct slot_sampling greedy = {.top_p = 1};
@@ -325,12 +325,12 @@ static int replay_launch(struct replay *replay, struct replay_run *run, struct g
 	return rc;
 }
 
-/* Launches step k + 1 before step k has ended, as the engine does. */
+/* Launches step k + 1 before step k has completed, as the engine does. */
 int replay_measure(struct replay *replay, struct replay_run *run)
 {
 	const uint32_t n = run->n_steps + REPLAY_WARM_UPS - 1; /* behind replay_set_up's */
 	const struct inputs_slot *slots[2];
-	uint64_t host = 0, lane = 0; /* when the last step awaited had ended, on each clock */
+	uint64_t host = 0, lane = 0; /* when the last awaited step ended, on either clock */
 	struct graph_entry *entry;
 
 	if ((uint64_t)run->n_rows * replay_row_pages(run) > replay->runner.options.kv_pages)

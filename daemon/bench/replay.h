@@ -3,10 +3,9 @@
 #define MIMEO_DAEMON_BENCH_REPLAY_H
 
 /*
- * A bare loop that runs a model's decode steps in this process, on the engine's own runner but without
- * the engine and rings: what the lane could do if no client had to be served. It is the floor of what a
- * daemon does and the result of `decode`. It is OPENED for runs, and each is then MEASURED, two steps in
- * flight, as on the daemon's lane.
+ * A loop that runs a model's decode steps in this process, with the engine's runner but without engine and
+ * rings: the speed of the lane without clients. It is the floor of a daemon and the result of `decode`. It is
+ * OPENED for a set of runs, and each is then MEASURED, with two steps in flight as on the daemon's lane.
  */
 
 #include "daemon/bench/bench.h"
@@ -26,14 +25,14 @@ struct replay_run {
 	struct samples *steps, *lanes, *gaps, *launches;
 };
 
-/* The run of options->count steps for batch and context number `index`, batches first; the context is
- * what the middle step sees. */
+/* The run number `index` over batches (first) and contexts, of options->count steps; the context is the
+ * length that the middle step attends to. */
 struct replay_run replay_run_at(
 	const struct bench_options *options, uint32_t index, enum graph_mode mode);
-/* Allocate its samples, in memory that children share: 0 or -ENOMEM, to be deinitialised even then. */
+/* Allocate its samples, in memory that children share. 0 or -ENOMEM; must be deinitialised even if it fails. */
 int replay_run_alloc(struct replay_run *run);
 void replay_run_deinit(struct replay_run *run);
-/* What the middle step sees. */
+/* The length that the middle step attends to. */
 uint32_t replay_run_middle(const struct replay_run *run);
 
 struct replay {
@@ -43,21 +42,20 @@ struct replay {
 	struct event *done[INPUTS_SLOTS]; /* of the cpu device, where the host should not spin */
 };
 
-/* Opens the device, whose copy rate is measured, and reads the model, for the runs of all batches and
- * contexts; the KV cache, as many pages as they need or the device holds, is full of random numbers. 0,
- * or a device's condition or -errno with a sentence in *error where there is more to say. To be closed
- * even then. */
+/* Open the device, measure its copy rate, and load the model for all batches and contexts. The KV cache has
+ * as many pages as they need or the device holds, filled with random numbers. 0, or a device's condition or
+ * -errno, with a sentence in *error if it says more. Must be closed even if it fails. */
 int replay_open_all(struct replay *ret, const struct bench_options *options,
 	struct results *results, struct model_error *error);
 void replay_close(struct replay *replay);
-/* The graph for a decode of so many rows, captured at first use; of NONE it is NULL. -ERANGE: none is so
- * wide. */
+/* The graph for a decode of n_rows rows, captured at first use; NULL for mode NONE. -ERANGE: no graph is
+ * large enough. */
 int replay_graph(struct replay *replay, uint32_t n_rows, enum graph_mode mode,
 	struct graph_entry **ret);
-/* 0, -ENOSPC if the cache's pages do not suffice, or what went wrong. */
+/* 0, -ENOSPC if the cache has too few pages, or the error. */
 int replay_measure(struct replay *replay, struct replay_run *run);
 
-/* The floor of what is served: all runs in a child. 0, or -errno with a sentence on standard error. */
+/* Measure all runs in a child, as the floor of served runs. 0, or -errno with a sentence on standard error. */
 int replay_floors(const struct bench_options *options, struct replay_run *runs, uint32_t n_runs);
 
 #endif

@@ -12,7 +12,7 @@
 
 #define IN_FLIGHT_MAX 64u
 
-/* Requests of a process at once. */
+/* Concurrent requests of a process. */
 static uint32_t served_in_flight(const struct bench_options *options)
 {
 	return options->in_flight ? options->in_flight : 1;
@@ -24,8 +24,8 @@ static uint32_t clients_between(uint64_t *state, uint32_t least, uint32_t most)
 	return least + stats_random(state) % (most - least + 1);
 }
 
-/* The requests of n processes, of lengths drawn by the seed: the same for each number of processes, and
- * in every run with the seed. 0 or -ENOMEM; to be deinitialised even then. */
+/* Make the requests of n processes, with random lengths from the seed: the same lengths for every number of
+ * processes and in every run. 0 or -ENOMEM; must be deinitialised even if it fails. */
 static int clients_init(struct clients *ret, const struct bench_options *o, uint32_t n)
 {
 	uint32_t n_requests = o->requests ? o->requests : 1, n_tokens = n_requests * o->tokens;
@@ -73,7 +73,7 @@ struct clients_work {
 /* One request in flight. */
 struct flow {
 	uint32_t request, n, n_new;
-	uint64_t submitted, last; /* when its last tokens came; 0: none has */
+	uint64_t submitted, last; /* when its last tokens came; 0: none so far */
 	bool ended;
 };
 
@@ -141,7 +141,7 @@ static void client_count(struct client *c, struct flow *flow, uint64_t now)
 	flow->n_new = 0;
 }
 
-/* After events were taken: note what came, and submit another request behind one that has ended. */
+/* Evaluate the events that were taken, and replace requests that have ended. */
 static int client_advance(struct client *c, uint32_t index, uint64_t now, uint32_t *n_ended)
 {
 	const struct clients *clients = c->work->clients;
@@ -196,7 +196,7 @@ static int client_main(void *arg, int fd)
 
 /* ---- N of them ---- */
 
-/* All are attached before the first one starts. */
+/* All clients attach before the first one starts. */
 static int clients_serve(struct clients_work *work, struct child *children, uint64_t deadline)
 {
 	struct clients *clients = work->clients;
@@ -265,7 +265,7 @@ double clients_steady_rate(const struct clients *clients)
 
 /* ---- served by a daemon ---- */
 
-/* What the daemon does not answer stays NULL. */
+/* Answers that the daemon does not give stay NULL. */
 static int served_run(const struct bench_options *options, const struct target *target,
 	uint32_t n_processes, struct served *run)
 {

@@ -18,9 +18,9 @@
 
 /* ---- places ---- */
 
-/* Each from this program's directory, or (without '^') from the current one. */
+/* Relative to this program's directory, or (without '^') to the current one. */
 static const struct {
-	const char *option; /* that names it in place of them */
+	const char *option; /* that overrides the search */
 	const char *places[5];
 } spawn_kinds[] = {
 	[SPAWN_MIMEOD] = {"mimeod", {"^.", "^../../daemon", "^../sbin"}},
@@ -84,7 +84,7 @@ void spawn_remove_directory(const char *path)
 /* ---- starting programs ---- */
 
 struct launch {
-	const char *program, *log; /* log NULL: nowhere, but errors as they are */
+	const char *program, *log; /* log NULL: output is discarded, errors go to standard error */
 	const char *argv[32];
 	uint32_t n;
 };
@@ -99,7 +99,7 @@ static void launch_add(struct launch *launch, const char *name, const char *valu
 	launch->argv[launch->n++] = value;
 }
 
-/* The pipe ends with the program, so the program has to have it. */
+/* The program inherits the pipe, which therefore closes when it ends. */
 static int launch_exec(void *arg, int fd)
 {
 	const struct launch *launch = arg;
@@ -144,7 +144,7 @@ static void target_show_log(const struct target *target)
 		fwrite(text, 1, (size_t)n, stderr);
 }
 
-/* Its answer to `status`: while it loads, it answers and closes the connection. */
+/* Ask for `status`: while the daemon loads, it answers and closes the connection. */
 static bool target_serves(struct target *target, const char *admin)
 {
 	CLEANUP(cleanup_answer) struct answer *answer = NULL;
@@ -200,7 +200,7 @@ static int target_start(
 	launch_add(&launch, "--deterministic", o->deterministic ? "yes" : NULL);
 	launch_add(&launch, "--kv-pages", pages);
 	launch_add(&launch, "--max-sessions-per-uid", "64"); /* BENCH_PROCESSES_MAX */
-	launch_add(&launch, "--max-sessions", "128"); /* a user alone may have a half */
+	launch_add(&launch, "--max-sessions", "128"); /* a single user may use half of it */
 	launch_add(&launch, "--graph-mode", needs->graph_mode);
 	launch_add(&launch, "--draft", needs->draft);
 	launch_add(&launch, "--draft-tokens", needs->draft ? drafts : NULL);
@@ -275,7 +275,7 @@ static int target_facts(const struct target *target, struct results *results)
 	return 0;
 }
 
-/* A running daemon's admin socket may be closed to us; then we know less and go on. */
+/* The operators' socket of a running daemon may refuse this user; then its counters are missing. */
 static int target_use_running(
 	const struct bench_options *options, struct results *results, struct target *target)
 {

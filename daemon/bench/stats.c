@@ -13,7 +13,7 @@ static size_t stats_bytes(uint32_t capacity)
 
 struct samples *samples_new(uint32_t capacity)
 {
-	/* Populated, so that no page fault falls into what is measured. */
+	/* Populated, so that no page fault occurs while measuring. */
 	struct samples *samples = mmap(NULL, stats_bytes(capacity), PROT_READ | PROT_WRITE,
 		MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 
