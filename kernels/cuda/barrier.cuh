@@ -30,7 +30,8 @@ __device__ static inline void barrier_expect(uint32_t barrier, uint32_t bytes)
 		: "memory");
 }
 
-/* Until the phase of this parity has ended; of a new barrier, the one before the first has. */
+/* Wait until the phase of this parity has ended. For a new barrier, the phase before the first counts as
+ * ended. */
 __device__ static inline void barrier_wait(uint32_t barrier, uint32_t parity)
 {
 	uint32_t done = 0;

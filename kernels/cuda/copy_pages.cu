@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Grid: packs of a page / 128; block: 128 threads; shared memory: 2 KB of pairs, which come over
- * the bus. Moves n_pairs * page_bytes * 2. Each thread owns one pack of every page and takes the
- * pairs in their order, as the cpu device does: a page that one pair writes and a later one reads
- * needs no barrier. DEPTH pairs are loaded at a time unless one of them reads what another writes;
- * a layer of a 16-token page is about 2000 packs, so that one pair already fills 16 blocks.
+ * Grid: packs of a page / 128; block: 128 threads; shared memory: 2 KB of pairs, which are read over the bus.
+ * Moves n_pairs * page_bytes * 2. Each thread owns one pack of every page and takes the pairs in their order,
+ * as the cpu device does: a page that one pair writes and a later one reads needs no barrier. DEPTH pairs are
+ * loaded at a time unless one of them reads what another writes; a layer of a 16-token page is about 2000
+ * packs, so that one pair already fills 16 blocks.
  */
 
 #include "kernels/cuda/kernel.cuh"

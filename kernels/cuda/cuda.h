@@ -46,11 +46,11 @@ extern "C" {
 cudaStream_t cuda_stream(struct stream *stream);
 
 /*
- * May this op be put on the stream now? 0; the sticky condition; DEVICE_E_CAPTURE_INVALIDATED on a
- * spoilt capture. The first begin of a name on a device loads every kernel of the source file that
- * `kernel` is in (NULL: nothing to load), so that none of its variants is loaded lazily later; it
- * is refused while a stream of this thread captures (DEVICE_E_CAPTURE_UNSUPPORTED, spoiling the
- * capture) and after lock (DEVICE_E_LOCKED). One hash probe once loaded.
+ * May this op be put on the stream now? 0; the sticky condition; DEVICE_E_CAPTURE_INVALIDATED in an
+ * invalidated capture. The first begin of a name on a device loads every kernel of the source file that
+ * defines `kernel` (NULL: nothing to load), so that none of its variants is loaded lazily later; it is
+ * refused while a stream of this thread captures (DEVICE_E_CAPTURE_UNSUPPORTED, which invalidates the
+ * capture) and after lock (DEVICE_E_LOCKED). Once loaded it costs one hash probe.
  */
 int cuda_launch_begin(struct stream *stream, const char *name, const void *kernel);
 /* The result of the launches since begin; a fault is recorded as the device's. */
@@ -58,7 +58,7 @@ int cuda_launch_end(struct stream *stream, const char *name);
 
 /*
  * For kernels that need more than 48 KiB of shared memory: between begin and the first launch. `name`
- * differs from the op's; it is done once a name and device, under the two refusals of begin. Names are
+ * differs from the op's; it is done once per name and device, and refused as the first begin is. Names are
  * compared by address.
  */
 int cuda_allow_shared(struct stream *stream, const char *name, const void *const *kernels,
@@ -67,7 +67,7 @@ int cuda_allow_shared(struct stream *stream, const char *name, const void *const
 /*
  * Every launch goes through here, between begin and end, which reports its result. `params` are the
  * addresses of the kernel's arguments, which are copied; the kernel obeys the rule of OVERLAP.
- * Shared memory beyond 48 KiB has been asked for with cudaFuncSetAttribute.
+ * More than 48 KiB of shared memory need cuda_allow_shared before.
  */
 void cuda_launch(struct stream *stream, const void *kernel, struct dim3 grid, struct dim3 block,
 	size_t shared_bytes, void **params);
@@ -81,23 +81,22 @@ struct cuda_tensor_map {
 } __attribute__((aligned(64)));
 /*
  * Of bf16, rows contiguous, cols a multiple of 8, aligned to 16 bytes; boxes of box_rows (256 at
- * most) by 64 columns, in shared memory with CU_TENSOR_MAP_SWIZZLE_128B, zeros beyond the matrix.
- * Nothing is asked of the device.
+ * most) by 64 columns, in shared memory with CU_TENSOR_MAP_SWIZZLE_128B, zeros beyond the matrix. Makes no
+ * call to the device.
  */
 int cuda_tensor_map(struct stream *stream, const void *matrix, uint32_t rows, uint32_t cols,
 	uint32_t box_rows, struct cuda_tensor_map *ret);
 #define CUDA_TENSOR_DIMS_MAX 5
-/* The same of more dimensions than two, the first of 64 columns a box and contiguous (or of 32,
- * with CU_TENSOR_MAP_SWIZZLE_64B); strides in bytes, multiples of 16, from the second dimension
- * on. */
+/* The same for more than two dimensions. The first is contiguous, with 64 columns per box (or 32, with
+ * CU_TENSOR_MAP_SWIZZLE_64B); strides in bytes, multiples of 16, from the second dimension on. */
 int cuda_tensor_map_of(struct stream *stream, const void *memory, uint32_t n_dims,
 	const uint64_t *dims, const uint64_t *strides, const uint32_t *box,
 	struct cuda_tensor_map *ret);
 /*
  * The same in four dimensions, for boxes of box_cols columns in shared memory as atoms of 8 rows by
- * 64 columns (32 where box_cols is no multiple of 64), those of the same 8 rows behind each other:
- * {64 columns, 8 rows, cols / 64, rows / 8}. A box is {64, 8, box_cols / 64, box_rows / 8}. cols a
- * multiple of box_cols, box_rows and rows of 8; rows 0: not known.
+ * 64 columns (32 where box_cols is no multiple of 64), those of the same 8 rows one after the other: {64
+ * columns, 8 rows, cols / 64, rows / 8}. A box is {64, 8, box_cols / 64, box_rows / 8}. cols a multiple of
+ * box_cols, box_rows and rows of 8; rows 0: not known.
  */
 int cuda_tensor_map_atoms(struct stream *stream, const void *matrix, uint64_t rows, uint32_t cols,
 	uint32_t box_rows, uint32_t box_cols, struct cuda_tensor_map *ret);
@@ -106,48 +105,47 @@ int cuda_tensor_map_atoms(struct stream *stream, const void *matrix, uint64_t ro
  * The step's inputs (struct step_inputs) are written by `prepare` and a draft's (draft_inputs) by
  * `draft_begin` and `draft_advance`, which call cuda_inputs_written. Settled: no launch that may
  * overlap the next one writes them, so that it may read them before overlap_wait. This holds in a
- * capture that has none of the three so far: a graph begins when all work before it is done, and a
- * kernel behind a recorded copy or fill when that is done. Arrays of slots are excepted: sample and
+ * capture that has none of the three so far: a graph starts after all earlier work has completed, and a
+ * kernel after a recorded copy or fill when that has completed. Arrays of slots are excepted: sample and
  * verify write them.
  */
 void cuda_inputs_written(struct stream *stream);
 bool cuda_inputs_settled(struct stream *stream);
 
 /*
- * The stream's scratch memory, at least `bytes`, aligned to 256: one op's at a time, contents lost
- * with the next op of the stream. Grows under the same two refusals; memory that recorded nodes may
- * name stays until the stream is freed. Ask between cuda_launch_begin and the first launch, and for
- * a size that does not depend on the number of rows.
+ * The stream's scratch memory, at least `bytes`, aligned to 256: for one op at a time: the next op of the
+ * stream overwrites it. Growing is refused as the first begin is; memory that recorded nodes may name stays
+ * until the stream is freed. Call it between cuda_launch_begin and the first launch, with a size that does
+ * not depend on the number of rows.
  */
 int cuda_workspace(struct stream *stream, size_t bytes, void **ret);
 
 struct cuda_limits {
 	uint32_t n_sms;
 	uint32_t arch;               /* 90 for 9.0 */
-	uint32_t code_arch;          /* of this build's code that runs on it: less, if that is PTX's */
+	uint32_t code_arch;          /* of the code in this build that runs on it; lower if that is compiled from PTX */
 	uint32_t shared_bytes_optin; /* per block, for kernels that ask for more than 48 KiB */
 	uint32_t l2_bytes;
 };
 const struct cuda_limits *cuda_limits(struct stream *stream);
 
 /*
- * For every other runtime call: 0, or the condition; recorded as the device's last fault
- * if it is sticky. `device` is a struct device, or NULL before it is made. Of a driver call:
- * CUDA_TRY_DRIVER.
+ * Wraps every other runtime call. 0, or the condition, which is recorded as the device's last fault if it is
+ * sticky. `device` is a struct device, or NULL before it exists. For driver calls: CUDA_TRY_DRIVER.
  */
 #define CUDA_TRY(device, call) cuda_check((device), (call), #call, __FILE__, __LINE__)
 int cuda_check(
 	struct device *device, cudaError_t error, const char *call, const char *file, int line);
 /* An enum device_condition, or the code as it is. */
 int cuda_condition(cudaError_t error);
-/* CUDA's own name for a condition that kernels/device.h has none for; NULL: CUDA has none. */
+/* CUDA's name for a condition without a name in kernels/device.h; NULL: CUDA has none either. */
 const char *cuda_error_name(int condition);
 struct device *cuda_stream_device(struct stream *stream);
 
 /* The op table of this device (kernels/cuda/ops.c). */
 extern const struct kernel_ops cuda_kernel_ops;
-/* For measuring: whose kernels gemm chooses among; CUDA_GEMM_OWN + 1 + i: our i-th variant for a
- * shape alone. Before its first use on the device. */
+/* For measuring: restrict the kernels among which gemm chooses; CUDA_GEMM_OWN + 1 + i: only our i-th variant
+ * for a shape. Set it before gemm's first use on the device. */
 enum cuda_gemm_choice { CUDA_GEMM_ANY, CUDA_GEMM_LIBRARY, CUDA_GEMM_OWN };
 void cuda_gemm_choose(struct device *device, enum cuda_gemm_choice choice);
 

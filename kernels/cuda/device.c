@@ -10,9 +10,9 @@
 #include <time.h>
 
 #define ASK_INTERVAL_NS 50000u
-#define OLDEST_ARCH 80u /* bf16 and what the kernels are written with */
+#define OLDEST_ARCH 80u /* bf16 and the instructions that the kernels use need it */
 #define OVERLAP_ARCH 90u
-#define SERIAL_ENV "MIMEO_CUDA_SERIAL" /* set: no overlap, to find out whether it is at fault */
+#define SERIAL_ENV "MIMEO_CUDA_SERIAL" /* if set, kernels do not overlap, to find out whether that causes a fault */
 
 int cuda_status(struct cuda_device *device)
 {
@@ -121,8 +121,8 @@ static bool device_asked_lately(struct cuda_device *device)
 	return false;
 }
 
-/* A fault shows in the next call that asks the context: an idle stream is the cheapest to ask, and
- * still too dear for those who spin on this. */
+/* A fault is reported by the next call that queries the context. Querying an idle stream is the cheapest, but
+ * still too slow for callers that poll. */
 static int cuda_device_status(struct device *base)
 {
 	struct cuda_device *device = cuda_device(base);
@@ -199,8 +199,8 @@ static int device_find(int ordinal)
 	return ordinal < n ? 0 : -ENODEV;
 }
 
-/* What __CUDA_ARCH__ was for the code that the driver takes: an older one's PTX runs on newer
- * devices, and then what is written for those is not in it. */
+/* The value of __CUDA_ARCH__ of the code that the driver chooses: a newer device may run PTX of an older
+ * architecture, which lacks the code for newer ones. */
 static int device_find_code(struct cuda_device *device, uint32_t *ret_arch)
 {
 	struct cudaFuncAttributes code;

@@ -4,9 +4,8 @@
  * Grid: (tokens, packs of a row / 256); block: 256 threads, each one pack of 8 elements; no shared
  * memory. Moves tokens * hidden * (the table's element + 2) bytes. At a decode's few rows it is
  * latency-bound by one dependent read (the id, then the row): a thread has one access only, so that
- * a row costs one round trip whatever its width. The address of a given embedding is read beside
- * the id.
- * The launcher does not see it, so the kernel finds out whether it can be read in packs.
+ * a row costs one round trip whatever its width. The address of a given embedding is read together with the
+ * id. Only the kernel knows it, and so decides whether it can be read in packs.
  */
 
 #include "kernels/cuda/kernel.cuh"

@@ -91,7 +91,8 @@ int cuda_event_record(struct event *event, struct stream *stream)
 	return 0;
 }
 
-/* Asking an event how far it is: its own capture is spoilt by that, else those of this thread. */
+/* Check before querying an event: a query invalidates the capture in which it was recorded, or else those of
+ * this thread. */
 static int cuda_event_ask(struct event *event, uint64_t mark)
 {
 	int rc;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Products of experts: by grouped.cu where it can (9.0 alone), else by the kernel here, for any
- * shape, alignment and device.
+ * Products of experts: by grouped.cu if it can (only on 9.0), otherwise by this kernel, for any shape,
+ * alignment and device.
  *
- * Grid: (columns of y / 8, experts), sized by the matrix and not by what was chosen; block: eight
- * warps, each one column of y, which is one row of the expert's W (gated: one of the gates and one
- * of the ups); no shared memory. A warp reads the row once for every PAIRS pairs of the expert, a
- * pack of columns a lane, and x from the caches. Bytes: W of the experts chosen, once for every
- * PAIRS of an expert's pairs, all but the first time from the caches.
+ * Grid: (columns of y / 8, experts), which depends on the matrix and not on the choice of experts; block:
+ * eight warps, each for one column of y, which is one row of the expert's W (gated: one of the gates and one
+ * of the ups); no shared memory. A warp reads the row once for every PAIRS pairs of the expert, one pack of
+ * columns per lane, and x from the caches. Bytes: W of the chosen experts, once for every PAIRS pairs of an
+ * expert, all but the first time from the caches.
  */
 
 #include "kernels/cuda/grouped.h"
@@ -69,7 +69,7 @@ __device__ static inline void multiply(
 	}
 }
 
-/* Over the warp; lane i has pair i's. */
+/* Sum over the warp; lane i gets the sum of pair i. */
 __device__ static inline float add_lanes(const float (&sums)[PAIRS])
 {
 	float mine = 0;

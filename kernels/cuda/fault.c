@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 /*
- * After these the context answers nothing else. The runtime's numbers from 700 to 799 hold some
- * that say no more than that one call was wrong; those must not look like a lost device.
+ * After these errors the context is unusable. Some of the runtime's numbers from 700 to 799 only mean that
+ * one call was wrong; those must not be taken for a lost device.
  */
 int cuda_condition(cudaError_t error)
 {
@@ -43,7 +43,7 @@ const char *cuda_error_name(int condition)
 	return strcmp(name, "unrecognized error code") != 0 ? name : NULL;
 }
 
-/* The first one counts: what comes after it is its echo. */
+/* Only the first fault is recorded: later ones follow from it. */
 void cuda_fault(
 	struct cuda_device *device, int condition, const char *call, const char *file, int line)
 {
@@ -62,8 +62,8 @@ void cuda_fault(
 	pthread_mutex_unlock(&device->lock);
 }
 
-/* An error stays the thread's "last error" until it is asked for, and would be taken for that of
- * the next launch. */
+/* An error stays the thread's "last error" until it is read, and would be taken for that of the next launch.
+ * */
 int cuda_check(
 	struct device *device, cudaError_t error, const char *call, const char *file, int line)
 {
@@ -87,7 +87,7 @@ int cuda_forced_fault_open(struct cuda_device *device)
 
 	if (rc || device->forced.at == 0)
 		return rc;
-	/* Loading it later might wait for what is in the lane. */
+	/* Loading it later might wait for work in the lane. */
 	rc = CUDA_TRY(&device->base, cuda_forced_fault_launch(device->utility, NULL));
 	if (rc)
 		return rc;

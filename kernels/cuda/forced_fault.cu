@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * A write to an address that no device has, which loses the device, for tests. Grid: one block of
+ * For tests: a write to an invalid address, which loses the device. Grid: one block of
  * one thread; only in builds with -Dtest_faults=true.
  */
 
@@ -13,7 +13,7 @@ static __global__ void forced_fault(volatile int *where)
 		*where = 1;
 }
 
-/* `where` NULL does no harm, and loads the kernel. */
+/* With `where` NULL it only loads the kernel. */
 extern "C" cudaError_t cuda_forced_fault_launch(cudaStream_t stream, void *where)
 {
 	forced_fault<<<1, 1, 0, stream>>>((volatile int *)where);

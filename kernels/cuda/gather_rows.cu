@@ -10,7 +10,7 @@
 
 enum { THREADS = 256 };
 
-/* T: what a thread moves at a time, n_packs of them a row; the rows of out are out_packs apart. */
+/* T: the type of one access; a row has n_packs of them, and the rows of out are out_packs apart. */
 template <typename T>
 static __global__ void gather_rows(
 	const struct op_gather_rows a, uint32_t n_packs, uint32_t out_packs)

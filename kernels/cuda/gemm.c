@@ -60,13 +60,13 @@ static int gemm_start(struct cuda_device *device)
 		return rc;
 	}
 	gemm->flush_bytes = (size_t)device->limits.l2_bytes * GEMM_FLUSH_L2S;
-	/* without it timings are of a warm L2, which is no reason to fail */
+	/* without it timings are those of a warm L2, which is acceptable */
 	if (CUDA_TRY(&device->base, cudaMalloc(&gemm->flush, gemm->flush_bytes)) != 0)
 		gemm->flush = NULL;
 	return cuda_lost(device);
 }
 
-/* The first gated_gemm of many rows may come after lock, which is too late for a first use. */
+/* Load silu_mul now: the first gated_gemm of many rows may come after lock, when no kernel may be loaded. */
 static int gemm_load_silu_mul(struct stream *stream)
 {
 	void *const unused = stream;
@@ -223,7 +223,7 @@ static bool gemm_gated_in_one(struct stream *stream, const struct op_gemm *a)
 	return skinny_variants(stream, a, true, skinny) > 0;
 }
 
-/* By our kernels as one launch; what they don't take, as two. */
+/* One launch by our kernels; shapes that they do not support take two. */
 int cuda_gated_gemm(struct stream *stream, const struct op_gated_gemm *a)
 {
 	struct op_gemm gemm = {.x = a->x, .w = a->w, .bias = a->bias, .y = a->y,

@@ -3,10 +3,10 @@
 #define MIMEO_KERNELS_CUDA_GEMM_H
 
 /*
- * What gemm's files share.
+ * Shared by the files of gemm.
  *
  *	gemm          the two ops, and the device's state
- *	gemm_plan     which way for which shape: timing, and keeping what was chosen
+ *	gemm_plan     the choice of a way for each shape, by timing
  *	gemm_product  one product, and the ways to compute it: our kernels and cuBLASLt's
  */
 
@@ -23,7 +23,7 @@
 #define GEMM_WAYS (GEMM_LIBRARY_WAYS + GEMM_OWN_WAYS)
 #define GEMM_FLUSH_L2S 2u /* L2s of memory written between two timings */
 
-/* A way to do a product: one of ours, or cuBLASLt's. */
+/* A way to compute a product: one of our kernels, or an algorithm of cuBLASLt. */
 struct gemm_way {
 	enum { WAY_LIBRARY, WAY_SKINNY, WAY_WIDE, WAY_INVARIANT } kind;
 	uint8_t variant;
@@ -49,34 +49,34 @@ struct gemm {
 	pthread_mutex_t lock; /* of what follows */
 	cudaEvent_t start, end;
 	enum cuda_gemm_choice choice;
-	void *flush; /* NULL: none, or given back at lock */
+	void *flush; /* NULL: none, or released at lock */
 	size_t flush_bytes;
 	uint32_t n_plans;
 	struct gemm_plan plans[GEMM_PLANS_MAX];
 };
 
-/* One product as cuBLASLt takes it; nothing of it is on the heap. */
+/* One product in the form that cuBLASLt takes; without heap memory. */
 struct gemm_product {
 	cublasLtMatmulDescOpaque_t desc;
 	cublasLtMatrixLayoutOpaque_t w, x, y;
 	const struct op_gemm *args;
-	bool gated; /* ours alone: cuBLASLt has no such product */
+	bool gated; /* only our kernels: cuBLASLt has no such product */
 	struct stream *stream;
 	void *workspace; /* of GEMM_WORKSPACE_BYTES */
 };
 
 /* ---- gemm_product.c ---- */
 
-/* Of args, fill in what cuBLASLt wants. */
+/* Fill in cuBLASLt's description from args. */
 int gemm_product_init(struct gemm_product *p);
-/* Put it on its stream. -ENOTSUP, DEVICE_E_INVALID: not in this way. */
+/* Put it on its stream. -ENOTSUP, DEVICE_E_INVALID: this way does not support it. */
 int gemm_product_run(struct gemm_product *p, const struct gemm_way *way);
 /* The way of an invariant product; -ENOTSUP: there is none. */
 int gemm_invariant_way(const struct gemm_product *p, struct gemm_way *ret);
-/* Our ways to do it, the likeliest first; how many. */
+/* Our ways to compute it, the most promising first. Returns how many. */
 int gemm_own_ways(const struct gemm_product *p, struct gemm_way ret[GEMM_OWN_WAYS]);
-/* cuBLASLt's, as its heuristic ranks them, into ret[max], GEMM_LIBRARY_WAYS at most; *ret_n is 1 at
- * least. */
+/* cuBLASLt's ways in the order of its heuristic, into ret[max], at most GEMM_LIBRARY_WAYS; *ret_n is at least
+ * 1. */
 int gemm_library_ways(struct gemm_product *p, uint32_t alignment, int max, struct gemm_way *ret,
 	int *ret_n);
 /* 0, an enum device_condition, or -errno. */
@@ -84,9 +84,9 @@ int gemm_condition(struct cuda_device *device, cublasStatus_t status);
 
 /* ---- gemm_plan.c ---- */
 
-/* The class that it is of. */
+/* The shape class of the product. */
 struct gemm_key gemm_key_of(const struct gemm_product *p);
-/* The class's way, chosen now if it has none. */
+/* The way of the product's class, which is chosen now if it has none. */
 int gemm_plan_get(struct gemm_product *p, const struct gemm_key *key, struct gemm_way *ret);
 
 #endif

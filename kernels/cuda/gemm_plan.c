@@ -16,7 +16,7 @@
 #include <stdlib.h>
 
 #define ROUNDS 5
-#define OVERLAP_GAIN_MS 2e-3f /* what a launch of ours hides of its start, about */
+#define OVERLAP_GAIN_MS 2e-3f /* about how much of its start a launch of ours overlaps */
 
 /* ---- choosing by time ---- */
 
@@ -72,8 +72,9 @@ static int gemm_plan_time(struct gemm_product *p, const struct gemm_way *way, fl
 	return 0;
 }
 
-/* What is not faster by more than the spread does not displace a better-ranked one, nor does
- * cuBLASLt displace us for what our overlap is worth, which a kernel alone does not show. */
+/* A kernel replaces a better-ranked one only if it is faster by more than the spread of the timings. One of
+ * cuBLASLt must also be faster than ours by the gain of overlap, which timing a single kernel does not show.
+ * */
 static int gemm_plan_choose(
 	struct gemm_product *p, const struct gemm_way *candidates, int n, int *ret_best)
 {
@@ -148,7 +149,7 @@ static struct gemm_plan *gemm_plan_find(struct gemm *gemm, const struct gemm_key
 		(((uint64_t)key->rows * 0x9e3779b97f4a7c15ULL) ^ key->n) * 0xbf58476d1ce4e5b9ULL;
 	uint32_t place = (uint32_t)((hash ^ key->k) * 0x94d049bb133111ebULL >> 40);
 
-	assert(gemm->n_plans < GEMM_PLANS_MAX); /* one place stays free and ends the search */
+	assert(gemm->n_plans < GEMM_PLANS_MAX); /* one entry stays free and ends the search */
 	for (uint32_t i = 0;; i++) {
 		struct gemm_plan *plan = &gemm->plans[(place + i) % GEMM_PLANS_MAX];
 
@@ -163,7 +164,7 @@ static struct gemm_plan *gemm_plan_find(struct gemm *gemm, const struct gemm_key
 	}
 }
 
-/* Ours, then cuBLASLt's; without timing the first of them is taken. */
+/* Our ways, then cuBLASLt's; without timing the first is chosen. */
 static int gemm_plan_candidates(struct gemm_product *p, const struct gemm_key *key, bool timed,
 	struct gemm_way ret[GEMM_WAYS], int *ret_n)
 {
@@ -207,7 +208,7 @@ static int gemm_plan_make(struct gemm_product *p, const struct gemm_key *key, st
 	return 0;
 }
 
-/* A full table, which takes thousands of shapes, keeps no more. */
+/* If the table is full, after thousands of shapes, new plans are not stored. */
 static int gemm_plan_get_locked(struct gemm *gemm, struct gemm_product *p,
 	const struct gemm_key *key, struct gemm_way *ret)
 {

@@ -118,7 +118,7 @@ int gemm_product_run(struct gemm_product *p, const struct gemm_way *way)
 	if (way->kind != WAY_LIBRARY) {
 		int rc = gemm_product_launch_own(p, way);
 
-		/* taken, so that another way may be tried */
+		/* clears the error, so that another way may be tried */
 		return rc ? rc : cuda_condition(cudaGetLastError());
 	}
 	return gemm_condition(device,

@@ -11,8 +11,7 @@ static cudaError_t graph_of_capture(cudaStream_t handle, cudaGraph_t *ret)
 {
 	enum cudaStreamCaptureStatus status;
 #if CUDART_VERSION >= 12030
-	/* a caller that does not ask for the edges' kinds is refused where they are programmatic
-	 * ones */
+	/* without asking for the edges' data the call fails if there are programmatic edges */
 	const cudaGraphEdgeData *edges;
 	const cudaGraphNode_t *nodes;
 	size_t n;
@@ -106,7 +105,7 @@ int cuda_capture_begin(struct stream *stream)
 	return 0;
 }
 
-/* The recording; its capture is over. *ret_rc: captures_end's, or what CUDA says. */
+/* End the capture and return its recording. *ret_rc: the result of captures_end, or CUDA's error. */
 static struct graph *cuda_graph_take_recording(struct stream *stream, int *ret_rc)
 {
 	struct graph *graph = stream->capture_graph;
@@ -174,8 +173,8 @@ static size_t graph_free_memory(struct cuda_device *device)
 	return free_bytes;
 }
 
-/* CUDA does not say what an executable holds: what the device has less of, which is in steps of its
- * allocator and counts what others take meanwhile. */
+/* CUDA does not report the memory of an executable graph. This takes the decrease of free memory, which has
+ * the granularity of the allocator and includes what others allocate meanwhile. */
 static void graph_count_bytes(struct graph_exec *exec, size_t before)
 {
 	size_t after = graph_free_memory(exec->device);

@@ -67,8 +67,8 @@ bool grouped_can(struct stream *stream, const struct op_expert_gemm *a, bool gat
 	return aligned(a->x) && aligned(a->y) && aligned(a->w.data);
 }
 
-/* The least N that holds most experts' pairs, estimated from the mean, since the choice is a little
- * uneven; more pairs of an expert are more tiles. */
+/* The smallest N that is enough for the pairs of most experts, estimated from the mean number, because
+ * routing is somewhat uneven; an expert with more pairs has more tiles. */
 static const struct grouped_instance *grouped_kernel_for(const struct op_expert_gemm *a, bool gated)
 {
 	const uint64_t n_pairs = (uint64_t)a->n_tokens * a->n_active;

@@ -6,36 +6,36 @@
  * For each expert's pairs y[p] = x[p / x_div] W_e^T: bf16 in, float32 sums, bf16 out. GATED: y =
  * silu(gate) * up; the first half of W_e's rows are the gates'.
  *
- * How many pairs an expert has is known on the device alone. Every block reads where the experts'
- * pairs begin, divides each expert's pairs into the fewest equal parts of up to N, and counts: a
- * tile is a part by up to 128 rows of W_e, and a block takes every gridDim.x-th tile. Grid and
- * memory therefore depend on no choice, and a launch without pairs reads the list and ends. An
- * expert's tiles come row by row, its parts side by side: W comes once from memory.
+ * Only the device knows how many pairs an expert has. Every block reads where the experts' pairs begin,
+ * divides each expert's pairs into the fewest equal parts of at most N, and counts tiles: a tile is a part by
+ * up to 128 rows of W_e, and a block takes every gridDim.x-th tile. Grid and memory therefore do not depend
+ * on the routing, and a launch without pairs reads the list and ends. The tiles of an expert are in the order
+ * of W's rows, its parts side by side, so that W is read once from memory.
  *
  * Two warpgroups multiply: 64 rows of W each are the long side of their products, pairs the other,
  * in about as many columns as there are pairs. GATED rows come in groups of eight, gates and ups in
  * turn, by a box of five dimensions, so that the thread with a gate's sum has the up's as well.
  *
- * Four warps fetch a ring of stages of 64 columns: one thread W, by boxes of the copy engine, and
- * three warps the rows of x, which lie anywhere, by copies of 16 bytes a lane. Products see those
- * behind a fence only: the copies arrive at a barrier of their own (`landed`), and the thread that
- * fetches W fences and passes them on. Columns past a tile's pairs are not fetched; their sums are
- * not stored.
+ * Four warps load a ring of stages of 64 columns: one thread loads W, by boxes of the copy engine, and three
+ * warps the rows of x, which are scattered, by copies of 16 bytes per lane. Products see the latter only
+ * after a fence: the copies arrive at a separate barrier (`landed`), and the thread that loads W fences and
+ * signals the stage. Columns past a tile's pairs are not fetched; their sums are not stored.
  *
  * With few pairs it is bandwidth-bound by W, and where there would be fewer tiles than blocks,
  * tiles are 96, 64 or 32 rows high. Sums leave through shared memory, transposed, in lines of 64
  * columns.
  *
  * Grid: one block a multiprocessor; block: twelve warps; shared memory: the ring (its size is in
- * grouped.cu) and two buffers a warpgroup. Bytes: W of the experts chosen, once; x from the L2, once for every 128 rows of W.
+ * grouped.cu) and two buffers a warpgroup. Bytes: W of the chosen experts, once; x from the L2, once for
+ * every 128 rows of W.
  *
  * Measured on an H200, 64 experts of 1408, 6 a token, hidden 2048, us of both products (TB/s of the
  * weights of the experts chosen; `bench-internals --shape V2-Lite experts`): 1 token 19.7 (3.5) and
  * 12.6 (2.7), 8 tokens 96 (4.15) and 52 (3.9), 32 170 (4.2) and 88 (4.1), 128 178 (4.2) and 92
- * (4.1), 1024 202 (3.8) and 120 (3.4); 4096 tokens 639 (444 TFLOP/s) and 355 (399). There the
- * tensor cores wait for x on its way through the L2: without it the first took 489 of 659 us,
- * without any fetching 397. Tried and no gain: W into the L2 ahead of time, smaller rings so that
- * the next launch's blocks start early.
+ * (4.1), 1024 202 (3.8) and 120 (3.4); 4096 tokens 639 (444 TFLOP/s) and 355 (399). There the tensor cores
+ * wait for x from the L2: without loading x the first product took 489 of 659 us, without any loads 397.
+ * Tried without gain: prefetching W into the L2, and smaller rings so that the next launch's blocks start
+ * early.
  */
 
 #include "kernels/cuda/grouped_ptx.cuh"
@@ -54,7 +54,7 @@ enum {
 	ROW_BYTES = COLS * 2,
 	STAGES_MAX = 24,
 	EXPERTS_MAX = 1024,
-	OUT_TOKENS = 32,                 /* that a warpgroup turns at a time */
+	OUT_TOKENS = 32,                 /* that a warpgroup transposes at a time */
 	OUT_PITCH = GROUP_ROWS * 2 + 16, /* bytes of each */
 	OUT_BYTES = OUT_TOKENS * OUT_PITCH,
 	OUT_BUFFERS = 2, /* of a warpgroup */
@@ -71,7 +71,7 @@ struct grouped_args {
 	uint32_t ring_bytes;
 };
 
-/* N: pairs of a tile, at most. */
+/* N: most pairs of a tile. */
 template <int N> struct grouped_shape {
 	static constexpr uint32_t x_bytes = N * ROW_BYTES;
 	static constexpr int rows = (N + FEED_ROWS - 1) / FEED_ROWS; /* of x, a feeder's */
@@ -98,7 +98,7 @@ struct grouped_block {
 };
 
 struct grouped_tile {
-	uint32_t expert, first, n; /* pairs: first among the sorted, how many */
+	uint32_t expert, first, n; /* the tile's pairs: first of the sorted ones, number */
 	uint32_t above;            /* tiles of the same pairs before it */
 };
 
@@ -128,7 +128,7 @@ __device__ static inline grouped_tile tile_of(
 	return {e, l.starts[e] + local % n_parts * size, min(n, size), local / n_parts};
 }
 
-/* One warp: the least height whose tiles are at most one a block; TILE_ROWS if there is none. */
+/* Called by one warp: the smallest height with at most one tile per block; TILE_ROWS if there is none. */
 __device__ static inline uint32_t height_for(uint32_t n_parts, uint32_t rows)
 {
 	const uint32_t lane = threadIdx.x % WARP, height = TILE_ROWS - lane % 4 * LOW_ROWS;
@@ -138,7 +138,7 @@ __device__ static inline uint32_t height_for(uint32_t n_parts, uint32_t rows)
 	return TILE_ROWS - (fit ? 31 - __clz(fit) : 0) * LOW_ROWS;
 }
 
-/* One warp: each expert's parts of up to N pairs. Returns how many there are in all. */
+/* Called by one warp: list each expert's parts of up to N pairs. Returns the number of all parts. */
 template <int N> __device__ static inline uint32_t list_parts(uint32_t n_experts, grouped_lists &l)
 {
 	const uint32_t lane = threadIdx.x % WARP, each = (n_experts + WARP - 1) / WARP;
@@ -270,8 +270,8 @@ __device__ static inline void next(const grouped_args &a, const grouped_block &b
 		c.t = tile_of<N>(b, a.n_experts, c.i);
 }
 
-/* One thread: fetches W, and passes on the stages whose x has landed. It polls both, so that
- * neither delays the other. */
+/* Called by one thread: loads W, and signals the stages whose x has arrived. It polls both, so that neither
+ * delays the other. */
 template <int N, bool GATED>
 __device__ static inline void feed_w(const grouped_args &a, const grouped_block &b)
 {
@@ -340,7 +340,7 @@ __device__ static inline void multiply(
 	release(b, before);
 }
 
-/* A tile without rows for this warpgroup. */
+/* Skip a tile without rows for this warpgroup. */
 __device__ static inline void pass_by(const grouped_block &b, ring_stage &s)
 {
 	for (uint32_t chunk = 0; chunk < b.n_chunks; chunk++) {
@@ -417,7 +417,7 @@ __device__ static inline void store_tile(const grouped_args &a, const grouped_bl
 		if (i * OUT_TOKENS >= t.n)
 			break;
 		if (i == 0)
-			meet(); /* the tile before has been stored */
+			meet(); /* the previous tile has been stored */
 		turn<N, GATED>(sums, i * (OUT_TOKENS / 8), memory);
 		meet();
 		store_some<N, GATED>(a, memory, pairs[i], t.n - i * OUT_TOKENS,
@@ -425,7 +425,7 @@ __device__ static inline void store_tile(const grouped_args &a, const grouped_bl
 	}
 }
 
-/* As many of a tile's N columns as there are pairs. */
+/* Multiply as many of a tile's N columns as there are pairs. */
 template <int N>
 __device__ static inline void multiply_used(const grouped_args &a, const grouped_block &b,
 	const grouped_tile &t, ring_stage &s, float (&sums)[N / 8][4])
@@ -479,7 +479,7 @@ __device__ static inline void multiply_all(const grouped_args &a, const grouped_
 
 /* ---- all of it ---- */
 
-/* One thread: with a thread a stage, a launch takes 1 us longer. */
+/* Called by one thread: with one thread per stage a launch takes 1 us longer. */
 __device__ static inline void barriers_init(uint32_t full, uint32_t empty, uint32_t landed)
 {
 	if (threadIdx.x == 0) {

@@ -3,7 +3,7 @@
 #define MIMEO_KERNELS_CUDA_GROUPED_PTX_CUH
 
 /* What grouped.cu uses of 9.0a beyond wide_ptx.cuh: boxes of more dimensions, rows that are
- * gathered by ordinary copies, products of other widths, and sums that are turned on the way out.
+ * gathered by ordinary copies, products of other widths, and transposed stores of sums.
  */
 
 #include "kernels/cuda/wide_ptx.cuh"
@@ -32,7 +32,7 @@ __device__ static inline void copy_box_5(uint32_t to, const void *map, uint32_t 
 		     : "memory");
 }
 
-/* 16 bytes; zeros if they are not `there`. */
+/* Copy 16 bytes; zeros if not `there`. */
 __device__ static inline void copy_16(uint32_t to, const void *from, bool there)
 {
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
@@ -40,7 +40,7 @@ __device__ static inline void copy_16(uint32_t to, const void *from, bool there)
 		     : "memory");
 }
 
-/* This thread's arrival, when all copies that it began have come. */
+/* Arrive for this thread when all copies that it started have completed. */
 __device__ static inline void barrier_arrive_behind_copies(uint32_t barrier)
 {
 	asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier)
@@ -70,7 +70,7 @@ __device__ static inline bool barrier_done(uint32_t barrier, uint32_t parity)
 
 /* ---- what goes out ---- */
 
-/* 8x8 of a product's sums, two a thread, into rows of their columns: lanes 0 to 7 say where. */
+/* Store 8x8 sums of a product, two per thread, transposed: lanes 0 to 7 give the addresses of the rows. */
 __device__ static inline void store_turned(uint32_t to, uint32_t pair)
 {
 	asm volatile(
@@ -78,7 +78,7 @@ __device__ static inline void store_turned(uint32_t to, uint32_t pair)
 		: "memory");
 }
 
-/* The same of two; lanes 8 to 15 say where the second goes. */
+/* The same for two; lanes 8 to 15 give the addresses of the second. */
 __device__ static inline void store_turned(uint32_t to, uint32_t first, uint32_t second)
 {
 	asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to),

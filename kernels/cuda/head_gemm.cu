@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Products a head: latent attention's absorption (`transposed`) and expansion. Their weights are 2
+ * Products per head: latent attention's absorption (`transposed`) and expansion. Their weights are 2
  * MB each for 16 heads of 128 over a rank of 512, 0.5 us at memory bandwidth, so latency dominates.
- * A warp has its part of W in registers, all requested before the wait for the preceding kernel;
- * then x comes in one round trip, and mma.sync does the rest. A warp keeps its weights for all
- * rows, which pass 16 or 32 at a time.
+ * A warp loads its part of W into registers before the wait for the preceding kernel; then x takes one round
+ * trip, and mma.sync does the rest. A warp keeps its weights for all rows and processes 16 or 32 rows at a
+ * time.
  *
  * x and W go from memory into fragments as they lie, 8 or 16 bytes a lane: a product may run over
  * its inner dimension, and over its columns, in any order that both operands share. Lane l is g = l
@@ -25,7 +25,7 @@
  * once for each y of the grid, x once for each part of a head's columns; all but the first time
  * from the L2.
  *
- * Measured on an H200 behind each other in a graph, weights from memory, at 1, 8, 32 and 128 rows,
+ * Measured on an H200, one after the other in a graph, weights from memory, at 1, 8, 32 and 128 rows,
  * us (cuBLAS, batched): 16 heads, across 2.0, 2.1, 2.5, 4.8 (3.0, 3.0, 3.4, 3.8), along 1.8, 2.4,
  * 3.6, 3.7 (3.4, 3.7, 3.8, 3.9); 128 heads, 6.0, 6.2, 8.1, 17.6 (6.7, 6.6, 7.2, 10.6) and 5.0, 5.2,
  * 6.6, 15.2 (6.6, 6.6, 6.7, 8.6). Known gap: many heads with many rows, where W is read from the L2
@@ -34,7 +34,7 @@
 
 #include "kernels/cuda/kernel.cuh"
 
-enum { BUSY_WARPS = 1056, BUSY_BLOCKS = 120 }; /* eight and nearly one a multiprocessor of an H200 */
+enum { BUSY_WARPS = 1056, BUSY_BLOCKS = 120 }; /* eight and nearly one per multiprocessor of an H200 */
 
 /* The rows of x and y that a lane has of a tile of 16: g and g + 8. */
 struct head_tile {
@@ -58,8 +58,7 @@ struct head_tile {
 	}
 };
 
-/* Volatile, so that the load stays here: the compiler moves a load that it knows to be of constants
- * behind the wait. */
+/* Volatile, because the compiler would move a load of constants behind the wait. */
 static __device__ __forceinline__ uint4 load_16(const bf16 *from, bool there)
 {
 	uint4 w;
@@ -83,7 +82,7 @@ static __device__ __forceinline__ const bf16 *weight_rows(
 
 enum {
 	STEPS = 16, /* of 32 columns of W, that a warp has at once */
-	PITCH = STEPS * 32 + 32, /* of x in shared memory: lanes' reads meet in no bank */
+	PITCH = STEPS * 32 + 32, /* of x in shared memory: without bank conflicts */
 	WARPS_MAX = 8
 };
 
@@ -242,7 +241,7 @@ static __device__ __forceinline__ void across_load(uint2 (&x)[ACROSS_STEPS][2],
 					  ? __ldcg((const uint2 *)(at.x[i % 2] + k))
 					  : make_uint2(0, 0);
 	}
-	__syncwarp(); /* no load goes further down, to where it is wanted */
+	__syncwarp(); /* keeps the compiler from moving loads down to their use */
 }
 
 static __device__ __forceinline__ void across_store(
@@ -340,7 +339,7 @@ static uint32_t head_gemm_divided(uint32_t n, uint32_t by)
 	return (n + by - 1) / by;
 }
 
-/* Tiles of rows at once, so that BUSY_WARPS warps run; the rest take turns with the same
+/* Tiles of rows in the grid, so that BUSY_WARPS warps run; the warps process the other tiles with the same
  * weights. */
 static uint32_t head_gemm_tiles_at_once(uint32_t n_rows, uint32_t rows, uint32_t n_warps)
 {
@@ -359,13 +358,13 @@ static void head_gemm_launch_across(struct stream *stream, const struct op_head_
 		WARP, 0, *a, n_parts);
 }
 
-/* Fewer warps a block where there would be too few blocks. */
+/* Use fewer warps per block if there would be too few blocks. */
 static void head_gemm_launch_along(struct stream *stream, const struct op_head_gemm *a)
 {
 	const uint32_t n_sixteens = head_gemm_divided(a->head_n, 16),
 		       rows = a->n_rows > 16 ? 32 : 16;
 	const uint32_t n_tiles = a->n_rows ? head_gemm_divided(a->n_rows, rows) : 1;
-	/* one warp does not fetch more than a few rows fast enough */
+	/* a single warp is too slow at loading more than a few rows */
 	const uint32_t fewest = a->n_rows > 8 ? 2 : 1;
 	uint32_t n_warps = WARPS_MAX, n_parts = head_gemm_divided(n_sixteens, n_warps);
 

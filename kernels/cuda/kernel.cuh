@@ -100,8 +100,7 @@ __device__ inline uint32_t clamp_index(int32_t index, uint32_t n)
 	return (uint32_t)index < n ? (uint32_t)index : n - 1;
 }
 
-/* Nanoseconds of a clock that all multiprocessors share; how fine it steps is the device's
- * affair. */
+/* Nanoseconds of a clock that all multiprocessors share; its resolution depends on the device. */
 __device__ inline uint64_t device_clock_ns()
 {
 	uint64_t ns;
@@ -110,7 +109,7 @@ __device__ inline uint64_t device_clock_ns()
 	return ns;
 }
 
-/* Over the warp, in every lane. */
+/* The sum over the warp, in every lane. */
 template <typename T> __device__ __forceinline__ T warp_sum(T v)
 {
 	for (int offset = WARP / 2; offset; offset /= 2)
@@ -118,7 +117,7 @@ template <typename T> __device__ __forceinline__ T warp_sum(T v)
 	return v;
 }
 
-/* Over the lanes up to this one. */
+/* The sum over the lanes up to this one. */
 template <typename T> __device__ __forceinline__ T warp_prefix(T sum)
 {
 	for (uint32_t offset = 1; offset < WARP; offset *= 2) {
@@ -147,8 +146,8 @@ __device__ __forceinline__ uint32_t pack_2(float low, float high)
 	return *(const uint32_t *)&pair;
 }
 
-/* The sum over the block in every thread, added up in an order that depends on the block's size
- * alone. One use a kernel: the partial sums are not guarded against the next. */
+/* The sum over the block, in every thread, added in an order that depends only on the block's size. May be
+ * used once per kernel: no barrier protects the partial sums from a second use. */
 __device__ inline float block_sum(float v)
 {
 	__shared__ float partial[WARP];

@@ -23,8 +23,8 @@ const struct cuda_limits *cuda_limits(struct stream *stream)
 
 /* ---- loading ---- */
 
-/* CUDA loads a kernel when it is first launched or asked about, which may allocate and wait: that
- * is for the time of set-up, for the variants that warm-up does not come by as well. */
+/* CUDA loads a kernel when it is first launched or queried, which may allocate and wait. Therefore all
+ * variants are loaded during set-up, also those that warm-up does not use. */
 static int launch_load_module(struct cuda_device *device, cudaFunction_t function)
 {
 #if CUDA_VERSION >= 12040
@@ -243,8 +243,8 @@ int cuda_fill_async(struct stream *stream, void *dst, uint8_t value, size_t byte
 	return launch_queued(stream, rc, "fill");
 }
 
-/* Not cudaMemcpy: that may return while the last bytes are on their way, in the default stream,
- * which our streams don't wait for. */
+/* Not cudaMemcpy, which uses the default stream and may return before the last bytes are copied; our streams
+ * do not wait for that stream. */
 int cuda_copy(struct device *base, void *dst, const void *src, size_t bytes)
 {
 	struct cuda_device *device = cuda_device(base);

@@ -3,9 +3,9 @@
 #define MIMEO_KERNELS_CUDA_LAUNCHERS_H
 
 /*
- * The launchers of the CUDA device's op table. Each refuses the shapes that the cpu device refuses,
- * and launches at least one block also for no rows, so that what is loaded and what is recorded
- * does not depend on how full a batch is.
+ * The launchers of the CUDA device's op table. Each refuses the shapes that the cpu device refuses, and
+ * launches at least one block even for 0 rows, so that the loaded kernels and the recorded nodes do not
+ * depend on how full a batch is.
  */
 
 #include "kernels/checks.h"

@@ -19,7 +19,7 @@ __device__ static inline const float *angles_of(
 	return a.cos_sin + (size_t)clamp_index(position, a.max_positions) * a.rope;
 }
 
-/* Where pair i of `rope` columns is, and how far apart its two are. */
+/* The column of the first element of pair i. */
 __device__ static inline uint32_t pair_at(const struct op_mla_rope_and_cache &a, uint32_t i)
 {
 	return a.interleaved ? 2 * i : i;

@@ -4,7 +4,7 @@
  * Grid: (tokens, packs of a row / 128); block: 128 threads, each one pack of 8 columns of a token,
  * whose BATCH next rows of y, weights and experts are read together: one round trip to memory where
  * a token has up to BATCH experts. Moves tokens * cols * 2 * (n_active + 2) bytes; no shared
- * memory. The row of a pair without an expert is read but not used: it was never written.
+ * memory. The row of a pair without an expert is read, but its value is ignored, because nothing wrote it.
  *
  * Sums are float32, in the order of the choices.
  */

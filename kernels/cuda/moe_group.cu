@@ -5,7 +5,7 @@
  * warp and expert. The warps take equal pieces of the pairs, in order. Each counts its own; the
  * counts become the places where a warp's pairs of an expert begin; then each warp goes through its
  * piece again, 32 pairs at a time: a pair's place is its warp's next one plus the number of lower
- * lanes with the same expert. No order is left to chance. Moves 12 bytes a pair.
+ * lanes with the same expert. The order is deterministic. Moves 12 bytes per pair.
  */
 
 #include "kernels/cuda/kernel.cuh"
@@ -36,8 +36,8 @@ __device__ static inline void count(
 	}
 }
 
-/* Each warp's counters become the pairs of the expert that warps before it have. Returns, in thread
- * e, those of all. */
+/* Turn each warp's counters into the number of the expert's pairs in earlier warps. Returns, in thread e, the
+ * expert's total. */
 __device__ static inline uint32_t add_warps(
 	uint32_t n_experts, uint32_t n_warps, uint32_t *counters)
 {

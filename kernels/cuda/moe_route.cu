@@ -21,7 +21,7 @@ enum { WARPS_MAX = 4, EXPERTS_MAX = 1024 };
 /* One token's, in shared memory. */
 struct token_scores {
 	float *scores;    /* [n_experts] */
-	float *choice;    /* [n_experts] what is chosen by; -inf: out of the running */
+	float *choice;    /* [n_experts] score to choose by; -inf: excluded */
 	float *groups;    /* [n_groups]; +inf: kept */
 	uint32_t *chosen; /* [n_active] */
 };
@@ -34,7 +34,7 @@ __host__ __device__ static inline uint32_t token_scores_words(const struct op_mo
 
 /* ---- the highest ---- */
 
-/* A number, at least 1, that is greater where the value is; of no NaN. */
+/* An integer of at least 1 in the order of values; not for NaN. */
 __device__ static inline uint32_t rank_of(float value)
 {
 	const uint32_t bits = __float_as_uint(value + 0.0f); /* one zero */
@@ -58,7 +58,7 @@ __device__ static inline uint32_t highest_of(const float *values, uint32_t n, fl
 
 /* ---- scores ---- */
 
-/* As float32 has it, rounded once. */
+/* exp rounded once to float32. */
 __device__ static inline float exponential(float x)
 {
 	return (float)exp((double)x);
@@ -83,7 +83,7 @@ __device__ static inline void softmax(const float *logits, uint32_t n, float *sc
 		scores[e] = (float)((double)scores[e] / sum);
 }
 
-/* Each lane's experts, which no other lane looks at before the next order of the warp. */
+/* Compute the scores of each lane's experts; other lanes read them only after the next __syncwarp. */
 __device__ static inline void score(
 	const struct op_moe_route &a, const float *logits, const token_scores &ws)
 {
@@ -99,7 +99,7 @@ __device__ static inline void score(
 		if (a.bias.data)
 			load_weight<1>(bias, a.bias, e);
 		choice = ws.scores[e] + bias[0];
-		/* a number that all comparisons know, and no mark */
+		/* a finite number, which comparisons order and which does not mark an exclusion */
 		ws.choice[e] = isfinite(choice) ? choice : -FLT_MAX;
 	}
 	__syncwarp();
@@ -119,7 +119,7 @@ __device__ static inline float group_score(
 	return a.group_top_two ? fminf(first + second, FLT_MAX) : first;
 }
 
-/* Leaves in `choice` the experts of the n_groups_active highest groups. */
+/* Exclude from `choice` the experts that are not in the n_groups_active highest groups. */
 __device__ static inline void keep_groups(const struct op_moe_route &a, const token_scores &ws)
 {
 	const uint32_t lane = threadIdx.x % WARP, n = a.n_experts / a.n_groups;

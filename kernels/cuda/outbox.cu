@@ -2,8 +2,8 @@
 
 /*
  * Grid: one block of 256 threads; no shared memory. Moves n_rows * 4 bytes over the bus, then the
- * flag's 8. One block, because its barrier orders every token before the flag: behind it the flag's
- * thread has seen all of them, and its fence and release carry that to the host's acquire.
+ * flag's 8. One block, because its barrier orders every token before the flag: after it the thread that
+ * writes the flag has seen all of them, and its fence and release pair with the host's acquire.
  */
 
 #include "kernels/cuda/kernel.cuh"

@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/cuda.h"
 
-/* Until all kernels before this one in the stream have completed and their writes are visible. */
+/* Wait until all earlier kernels in the stream have completed and their writes are visible. */
 static __device__ __forceinline__ void overlap_wait(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -16,7 +16,7 @@ static __device__ __forceinline__ void overlap_wait(void)
 #endif
 }
 
-/* The next kernel's blocks may come, as far as this block is concerned. */
+/* Allow the next kernel's blocks to start, as far as this block is concerned. */
 static __device__ __forceinline__ void overlap_trigger(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -24,7 +24,7 @@ static __device__ __forceinline__ void overlap_trigger(void)
 #endif
 }
 
-/* A kernel that fetches nothing ahead: its first statement. */
+/* The first statement of a kernel that loads nothing before the wait. */
 static __device__ __forceinline__ void overlap_begin(void)
 {
 	overlap_trigger();

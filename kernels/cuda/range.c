@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A range is reserved address space and a list of pieces, one for each call of map: a piece is one
- * physical allocation, and the driver takes it away whole or not at all. Hence unmap takes a run of
- * whole pieces, and DEVICE_E_INVALID is the answer to a part of one.
+ * A range is reserved address space and a list of pieces, one for each call of map: a piece is one physical
+ * allocation, which the driver can only unmap as a whole. Therefore unmap accepts a run of whole pieces, and
+ * returns DEVICE_E_INVALID for a part of one.
  */
 #include "kernels/cuda/internal.h"
 
@@ -81,7 +81,8 @@ int cuda_reserve(struct device *base, size_t bytes, void **ret, size_t *ret_gran
 	return 0;
 }
 
-/* With the lock held: the range at that address if [offset, offset + bytes) is of its granules. */
+/* With the lock held: the range at that address, if [offset, offset + bytes) lies within it and consists of
+ * granules. */
 static struct range *range_find(
 	struct cuda_device *device, const void *address, size_t offset, size_t bytes)
 {
@@ -97,7 +98,7 @@ static struct range *range_find(
 	return range;
 }
 
-/* How much of [offset, offset + bytes) is mapped; *ret_whole: by pieces that lie in it whole. */
+/* How many bytes of [offset, offset + bytes) are mapped; *ret_whole: by pieces that are completely inside. */
 static size_t range_mapped_within(
 	const struct range *range, size_t offset, size_t bytes, bool *ret_whole)
 {
@@ -167,7 +168,7 @@ int cuda_map(struct device *base, void *address, size_t offset, size_t bytes)
 	return rc;
 }
 
-/* The pieces within; on a failure those before it are gone. */
+/* Unmap the pieces within; after a failure those before it are unmapped. */
 static int range_unmap_pieces(
 	struct cuda_device *device, struct range *range, size_t offset, size_t end)
 {
@@ -212,7 +213,7 @@ int cuda_unmap(struct device *base, void *address, size_t offset, size_t bytes)
 	return rc;
 }
 
-/* What a lost device does not take back goes with the process. */
+/* Memory that a lost device does not release is released with the process. */
 void cuda_release(struct device *base, void *address, size_t bytes)
 {
 	struct cuda_device *device = cuda_device(base);

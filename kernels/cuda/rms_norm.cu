@@ -24,7 +24,7 @@ struct norm {
 	float eps;
 };
 
-/* A pack of what is normalised, added up and stored where there is a residual. */
+/* A pack of the values to normalise; with a residual, adds and stores it first. */
 template <int N, bool ADD>
 __device__ static inline void take(float (&v)[N], const struct norm &a, size_t at)
 {

@@ -75,7 +75,7 @@ __device__ static inline void rotate(float (&a)[N], float (&b)[N], const angles<
 	}
 }
 
-/* Where head h of the token's k (or v, counted on) lies in the cache. */
+/* The address in the cache of head h of the token's k; v's heads follow k's. */
 __device__ static inline bf16 *cached_head(
 	const struct op_rope_and_cache &a, uint32_t slot, uint32_t h)
 {
@@ -113,7 +113,7 @@ static __global__ void rope_and_cache(
 		load_angles<N>(first, cos_sin + lane * N, n_pairs);
 	if (early)
 		overlap_wait();
-	/* The sums' shuffles want whole warps, so lanes without a head run along. */
+	/* The shuffles need whole warps, so lanes without a head take part. */
 	if (a.q_norm.data || a.k_norm.data) {
 		const bool normed = present && !is_v && norm.data;
 

@@ -45,7 +45,7 @@ static int share_add(
 	return 0;
 }
 
-/* With the lock held: the link to what is of either kind at that address; to NULL if nothing is. */
+/* With the lock held: the link to the export or import at that address; to NULL if there is none. */
 static struct shared **share_find(struct cuda_device *device, const void *memory,
 	enum shared_kind kind, enum shared_kind other)
 {
@@ -67,7 +67,7 @@ static int share_round_up(const struct cuda_device *device, uint64_t bytes, size
 	return 0;
 }
 
-/* An address of its own for physical memory. */
+/* Map physical memory at a new address. */
 static int share_place(struct cuda_device *device, CUmemGenericAllocationHandle physical,
 	size_t bytes, CUdeviceptr *ret)
 {
@@ -92,8 +92,8 @@ static void share_displace(struct cuda_device *device, CUdeviceptr address, size
 	CUDA_TRY_DRIVER(&device->base, device->driver.address_free(address, bytes));
 }
 
-/* Takes it off the list and frees it. An IPC mapping goes away when the GPU has drained, a
- * descriptor's at once. */
+/* Remove it from the list and free it. An IPC mapping is released when the GPU has drained, a descriptor's at
+ * once. */
 static void share_free(struct cuda_device *device, void *memory, enum shared_kind kind,
 	enum shared_kind other)
 {

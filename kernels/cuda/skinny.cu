@@ -29,8 +29,8 @@ enum { N_VARIANTS = sizeof(variants) / sizeof(variants[0]) };
  * Shared memory of a block: at least BLOCK_BYTES, so that two blocks do not fit on one
  * multiprocessor but one fits beside a block of paged attention. Otherwise early blocks fill
  * multiprocessors unevenly, and the fullest one sets the time: 16 us of gate_up became 23.
- * WHOLE_BYTES where x and a ring need more, and for LARGE matrices: they are bandwidth-bound by W,
- * what was fetched ahead hardly counts, and a deeper ring with x beside it streams faster.
+ * WHOLE_BYTES where x and a ring need more, and for LARGE matrices: they are bound by the bandwidth of W,
+ * prefetching matters little, and a deeper ring with x in shared memory streams faster.
  */
 static const uint32_t BLOCK_BYTES = 233 * 512, WHOLE_BYTES = 224 * 1024;
 static const uint32_t RING_WANTED = 48 * 1024;
@@ -123,7 +123,7 @@ static bool skinny_can(struct stream *stream, const struct op_gemm *a, bool gate
 int skinny_variants(struct stream *stream, const struct op_gemm *a, bool gated, uint8_t *ret)
 {
 	const uint32_t m = a->n_rows <= 8 ? 8 : a->n_rows <= 16 ? 16 : 32;
-	/* the largest of a class of gemm_plan.c decides for all of it */
+	/* the largest number of rows of a class of gemm_plan.c decides for the class */
 	const uint32_t n_rows = a->n_rows <= 16 ? a->n_rows : (a->n_rows + 7) / 8 * 8;
 	bool cramped = true;
 	struct skinny_plan plan;
@@ -135,8 +135,7 @@ int skinny_variants(struct stream *stream, const struct op_gemm *a, bool gated, 
 		if (variants[i].m != m || variants[i].gated != gated ||
 			!skinny_plan_make(&variants[i], a, n_rows, &plan))
 			continue;
-		/* what the free memory gains in a chain of launches, timing one kernel does not
-		 * show */
+		/* timing one kernel does not show the gain by free memory in a chain of launches */
 		if (cramped && !plan.cramped)
 			n = 0;
 		if (cramped || !plan.cramped)
@@ -153,7 +152,7 @@ int skinny_launch(struct stream *stream, const struct op_gemm *a, uint8_t varian
 	struct skinny_args args = {};
 	struct skinny_plan plan;
 
-	/* operands of one class of gemm_plan.c may be aligned otherwise */
+	/* other operands of the class of gemm_plan.c may have a different alignment */
 	if (!skinny_can(stream, a, v->gated) || !skinny_plan_make(v, a, a->n_rows, &plan))
 		return -ENOTSUP;
 	args.w = (const bf16 *)a->w.data;

@@ -107,7 +107,7 @@ __device__ static inline void fetch_w(
 			a.w + (size_t)row * a.k + p.chunk * KC, bytes * n_rows, full);
 }
 
-/* Its columns of x, for where x does not stay. */
+/* Load the stage's columns of x, if x is not kept in shared memory. */
 template <class S, int KC>
 __device__ static inline void fetch_x(
 	const skinny_args &a, const skinny_block &b, skinny_place p, uint32_t s, uint32_t lane)
@@ -118,7 +118,7 @@ __device__ static inline void fetch_x(
 			b.full + s * 8);
 }
 
-/* x is contiguous, here and in shared memory. */
+/* x is contiguous, in memory and in shared memory. */
 __device__ static inline void fetch_all_x(const skinny_args &a, const skinny_block &b)
 {
 	barrier_expect(b.x_full, a.k * 2 * a.n_rows);
@@ -250,7 +250,7 @@ __device__ static inline void leave_sums(float *to, const float (&sums)[(M + 15)
 		}
 }
 
-/* Over the warps, of one element of the tile; with the bias of W's row. */
+/* Sum one element of the tile over the warps, and add the bias of W's row. */
 template <int M, int R>
 __device__ static inline float sum_of(
 	const skinny_args &a, const float *sums, uint32_t element, uint32_t row)
@@ -266,7 +266,7 @@ __device__ static inline float sum_of(
 	return sum;
 }
 
-/* A tile into y: R columns of it, or half as many of silu(gate) * up. */
+/* Store a tile into y: R columns, or half as many of silu(gate) * up. */
 template <int M, int R, bool GATED>
 __device__ static inline void store_tile(const skinny_args &a, const float *sums, uint32_t tile)
 {
@@ -321,7 +321,7 @@ __device__ static inline void multiply_all(
 		float *tile_sums = sum_memory + buffer * WARPS * S::n_sums;
 
 		if (S::n_buffers == 1)
-			meet(); /* the tile before has been stored */
+			meet(); /* the previous tile has been stored */
 		leave_sums<M, R>(tile_sums + warp * S::n_sums, sums);
 		meet();
 		store_tile<M, R, GATED>(a, tile_sums, p.tile);

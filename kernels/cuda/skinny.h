@@ -3,9 +3,9 @@
 #define MIMEO_KERNELS_CUDA_SKINNY_H
 
 /*
- * GEMM of few rows, as a decode step has them: bandwidth-bound, the weights are read once. One
- * kernel in VARIANTS, which differ in how many rows of x and of W a block takes at a time;
- * gemm_plan.c times them for each shape.
+ * GEMM of few rows, as a decode step has them: bandwidth-bound, the weights are read once. One kernel in
+ * VARIANTS, which differ in the number of rows of x and W that a block processes at a time; gemm_plan.c times
+ * them for each shape.
  */
 
 #include "kernels/cuda/cuda.h"
@@ -19,12 +19,11 @@ extern "C" {
 
 /* Allow the variants their shared memory; before lock. */
 int skinny_start(struct stream *stream);
-/* The variants that can do this product, the likeliest first, into ret[SKINNY_VARIANTS_MAX]; 0:
- * none can. `gated`: y is [n_rows, w.rows / 2], silu of the first half of the columns times the
- * second. */
+/* The variants that can compute this product, the most promising first, into ret[SKINNY_VARIANTS_MAX]; 0:
+ * none. `gated`: y is [n_rows, w.rows / 2], silu of the first half of the columns times the second. */
 int skinny_variants(
 	struct stream *stream, const struct op_gemm *args, bool gated, uint8_t *ret);
-/* Between cuda_launch_begin and cuda_launch_end; -ENOTSUP for what it is no variant of. */
+/* Between cuda_launch_begin and cuda_launch_end; -ENOTSUP if the variant cannot compute it. */
 int skinny_launch(struct stream *stream, const struct op_gemm *args, uint8_t variant);
 /* A kernel of the source file, for cuda_launch_begin. */
 const void *skinny_kernel(void);

@@ -50,7 +50,7 @@ void cuda_stream_free(struct stream *stream)
 	free(stream);
 }
 
-/* Asking a stream how far it is: not while this thread captures, nor of a stream that captures. */
+/* Check before querying a stream: not allowed while this thread or the stream captures. */
 static int cuda_stream_ask(struct stream *stream)
 {
 	int rc = cuda_enter(stream->device);
@@ -97,13 +97,13 @@ static void CUDART_CB stream_call_host(cudaStream_t handle, cudaError_t status, 
 	int condition = cuda_condition(status);
 
 	free(data);
-	if (device_is_lost(condition)) /* what fn wakes will ask for the status */
+	if (device_is_lost(condition)) /* the thread that fn wakes will read the status */
 		cuda_fault(
 			call.device, condition, "work before a host function", __FILE__, __LINE__);
 	call.fn(call.arg);
 }
 
-/* cudaLaunchHostFunc would not call when the device is lost. */
+/* Not cudaLaunchHostFunc, which does not call the function if the device is lost. */
 int cuda_stream_host_func(struct stream *stream, void (*fn)(void *arg), void *arg)
 {
 	struct host_call *call;

@@ -9,7 +9,7 @@
 
 enum { THREADS = 256 };
 
-/* The last n % N elements are the first threads', one each. */
+/* The first threads convert the last n % N elements, one each. */
 template <int N> static __global__ void to_f32(const struct op_to_f32 a)
 {
 	const uint64_t n_packs = a.n / N, first = (uint64_t)blockIdx.x * THREADS + threadIdx.x;

@@ -18,13 +18,13 @@ static __device__ __forceinline__ void products_commit(void)
 	asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Until at most N of the groups of products are pending. */
+/* Wait until at most N groups of products are pending. */
 template <int N> static __device__ __forceinline__ void products_wait(void)
 {
 	asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-/* Keeps the compiler from moving reads of products' registers ahead of here. */
+/* Keeps the compiler from moving reads of products' registers before this point. */
 template <int N> static __device__ __forceinline__ void settle(float (&x)[N][4])
 {
 #pragma unroll

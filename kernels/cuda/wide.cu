@@ -19,8 +19,8 @@ static const struct wide_instance kernels[] = {
 
 enum { N_KERNELS = sizeof(kernels) / sizeof(kernels[0]) };
 
-/* Leaves memory for small blocks of the next kernel: a norm that does not fit beside this kernel
- * starts behind it. */
+/* Leaves memory for small blocks of the next kernel: a norm that does not fit in it starts only after this
+ * kernel. */
 static const uint32_t BLOCK_BYTES = 216 * 1024;
 
 /* A variant's number is splits * 16 + height / 8. */
@@ -64,7 +64,7 @@ int wide_start(struct stream *stream)
 	return cuda_allow_shared(stream, "wide gemm's memory", all, N_KERNELS, BLOCK_BYTES);
 }
 
-/* Whatever the number of rows is. */
+/* Can this product be computed, for any number of rows? */
 static bool wide_takes(struct stream *stream, const struct op_gemm *a, bool gated)
 {
 	if (!wide_able(stream))
@@ -120,7 +120,7 @@ static uint32_t wide_clusters_at_once(
 	return n < 0 ? 0 : (uint32_t)n;
 }
 
-/* The least height that needs no more waves than the greatest; 0: this split is not useful. */
+/* The smallest height that needs no more waves than the largest; 0: this split is not useful. */
 static uint32_t wide_height_for(
 	struct stream *stream, const struct op_gemm *a, bool gated, uint32_t splits)
 {
@@ -199,7 +199,7 @@ static int wide_launch_kernel(struct stream *stream, const struct wide_instance 
 
 int wide_launch(struct stream *stream, const struct op_gemm *a, bool gated, uint8_t variant)
 {
-	/* operands of one class of gemm_plan.c may be aligned otherwise */
+	/* other operands of the class of gemm_plan.c may have a different alignment */
 	if (!wide_can(stream, a, gated))
 		return -ENOTSUP;
 	return wide_launch_kernel(stream, wide_kernel_for(a->n_rows, gated), a, variant);

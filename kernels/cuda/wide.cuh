@@ -98,7 +98,7 @@ __device__ static inline void fetch_x(
 		chunk * COLS, 0);
 }
 
-/* The first stages of W, as many as the ring holds, of later tiles too. Returns how many. */
+/* Load the first stages of W, as many as the ring holds, also of later tiles. Returns how many. */
 template <int N, bool GATED>
 __device__ static inline uint32_t fetch_ahead(const wide_args &a, const wide_block &b)
 {
@@ -227,7 +227,7 @@ template <int N> __device__ static inline void leave_sums(float *to, const float
 	}
 }
 
-/* Four adjacent sums of the tile, added over the blocks that split it, in the blocks' order. */
+/* Add four adjacent sums of the tile over the blocks that split it, in the order of the blocks. */
 __device__ static inline void sum_4(
 	const wide_args &a, const float *sums, uint32_t at, float (&v)[4])
 {
@@ -277,7 +277,7 @@ __device__ static inline void store_4(
 	}
 }
 
-/* A tile into y: this block's share of its rows. */
+/* Store this block's share of a tile's rows into y. */
 template <bool GATED>
 __device__ static inline void store_tile(
 	const wide_args &a, const wide_block &b, const float *sums, uint32_t tile)
@@ -319,7 +319,7 @@ __device__ static inline void multiply_all(
 
 	for (uint32_t tile = b.tile; tile < b.n_tiles; tile += b.step) {
 		multiply_tile<N>(a, b, s, sums);
-		meet(); /* the tile before has been stored */
+		meet(); /* the previous tile has been stored */
 		leave_sums<N>(sum_memory, sums);
 		if (a.splits > 1)
 			return; /* there is no other */
@@ -380,7 +380,7 @@ static __global__ void __launch_bounds__(THREADS, 1) wide(const __grid_constant_
 		cluster_meet();
 		if (threadIdx.x / WARP != WARPS)
 			store_tile<GATED>(a, b, sums, b.tile);
-		cluster_meet(); /* others may still read here */
+		cluster_meet(); /* other blocks may still read this memory */
 	}
 #endif
 }

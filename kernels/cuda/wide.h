@@ -5,8 +5,8 @@
 /*
  * GEMM of more rows than skinny's and fewer than would keep the tensor cores busy: still
  * bandwidth-bound, the weights are read once, if its prologue and epilogue are hidden. For devices
- * of 9.0 alone, in a build with device code for 90a (MIMEO_CUDA_SM90A). VARIANTS differ in how the
- * blocks share out a product; gemm_plan.c times them for each shape.
+ * of 9.0 alone, in a build with device code for 90a (MIMEO_CUDA_SM90A). VARIANTS differ in how the product is
+ * divided among blocks; gemm_plan.c times them for each shape.
  */
 
 #include "kernels/cuda/cuda.h"
@@ -24,11 +24,10 @@ extern "C" {
 /* Load the kernels and allow them their shared memory; before lock. */
 int wide_start(struct stream *stream);
 bool wide_can(struct stream *stream, const struct op_gemm *args, bool gated);
-/* The variants that can do this product, the likeliest first, into ret[WIDE_VARIANTS_MAX]; 0: none
- * can. `gated`: y is [n_rows, w.rows / 2], silu of the first half of the columns times the second.
- */
+/* The variants that can compute this product, the most promising first, into ret[WIDE_VARIANTS_MAX]; 0: none.
+ * `gated`: y is [n_rows, w.rows / 2], silu of the first half of the columns times the second. */
 int wide_variants(struct stream *stream, const struct op_gemm *args, bool gated, uint8_t *ret);
-/* Between cuda_launch_begin and cuda_launch_end; -ENOTSUP for what it is no variant of. */
+/* Between cuda_launch_begin and cuda_launch_end; -ENOTSUP if the variant cannot compute it. */
 int wide_launch(struct stream *stream, const struct op_gemm *args, bool gated, uint8_t variant);
 /*
  * The product of any number of rows, WIDE_ROWS_MAX a launch, always by the kernel of that many rows: a row is
