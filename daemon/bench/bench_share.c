@@ -17,7 +17,7 @@
 #define FEW_CPUS                                                                                   \
 	"there are fewer CPUs than processes and daemon threads: the clients take turns with the " \
 	"work that they wait for, and the targets are not judged"
-#define NO_COUNTERS "note: the daemon's counters and memory come over its admin socket"
+#define NO_COUNTERS "note: the daemon's counters and memory come over its operators' socket"
 #define NO_MEMORY_FACTS "note: this device has no memory of its own to report"
 
 /* Is there a CPU for each thread that works for a token: each client, the engine, the decoder? */

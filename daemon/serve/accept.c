@@ -15,7 +15,7 @@ int accept_next(struct serve *serve, int listener, uint32_t *n_turn)
 		log_limited(&serve->clogged, LOG_LEVEL_WARN,
 			"pending closes of clients' descriptors: %u: no connection is accepted until "
 			"some complete", CLOSER_MAX);
-		serve->accept_clogged = true;
+		serve->accept_closes_full = true;
 		return -EAGAIN;
 	}
 	while (listener >= 0 && *n_turn < ACCEPTS_A_TURN) {

@@ -3,7 +3,7 @@
 #define MIMEO_DAEMON_SERVE_ADMIN_WIRE_H
 
 /*
- * The protocol of mimeod and mimeoctl on the admin socket: length-prefixed msgpack, as on the client
+ * The protocol of mimeod and mimeoctl on the operators' socket: length-prefixed msgpack, as on the client
  * socket. A request is one map,
  *
  *	{"op": "status"|"sessions"|"models"|"graphs"|"metrics"|"drain"}

@@ -256,7 +256,10 @@ static void operator_on_socket(void *userdata, struct loop_source *source, uint3
 	int rc = operator_advance(operator);
 	if (rc == 0)
 		return;
-	if (rc != -ECONNRESET && rc != -EPIPE)
+	if (rc == -EPROTO)
+		serve_complain(operator->serve, "pid %d sent no request to the operators' socket: closed",
+			(int)operator->pid);
+	else if (rc != -ECONNRESET && rc != -EPIPE)
 		serve_complain(operator->serve, "operator with pid %d: %s: closed",
 			(int)operator->pid, strerror(-rc));
 	operator_free(operator);

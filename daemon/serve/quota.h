@@ -3,7 +3,7 @@
 #define MIMEO_DAEMON_SERVE_QUOTA_H
 
 /*
- * Shares of what the daemon has for all users: sessions, memory and descriptors, each with a total.
+ * Users' shares of the resources that the daemon divides: sessions, memory and descriptors, each with a total.
  *
  * A user may hold one nth of what the others have left, where n is one more than the number of users who
  * hold something (this one included). So the first user may have a half; the second, a third of the rest; the

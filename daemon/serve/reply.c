@@ -12,7 +12,7 @@
 #include "daemon/serve/admin_wire.h"
 #include "ipc/cleanup.h"
 
-/* More than the map, its keys and the numbers around text and rows take. */
+/* At least as much as the map, its keys and the numbers around text and rows take. */
 #define ENVELOPE_BYTES 64u
 #define TEXT_MAX (ADMIN_REPLY_MAX / 2) /* of one message */
 

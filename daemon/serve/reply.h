@@ -3,7 +3,7 @@
 #define MIMEO_DAEMON_SERVE_REPLY_H
 
 /*
- * A reply on the admin socket while it is made: rows are packed as they are added, and cut into
+ * A reply on the operators' socket while it is made: rows are packed as they are added, and cut into
  * messages of ADMIN_REPLY_MAX bytes (daemon/serve/admin_wire.h). Errors are sticky until reply_end.
  */
 

@@ -427,8 +427,8 @@ int serve_run(struct serve *serve)
 			log_error("loop failed: %s", strerror(-rc));
 			return rc;
 		}
-		if (serve->accept_clogged && closer_n(serve->closer) < CLOSER_MAX) {
-			serve->accept_clogged = false;
+		if (serve->accept_closes_full && closer_n(serve->closer) < CLOSER_MAX) {
+			serve->accept_closes_full = false;
 			serve->accept_more = true;
 		}
 		if (serve->calls_more || serve->calls_stalled)

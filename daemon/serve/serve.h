@@ -32,7 +32,7 @@ struct serve_options {
 	uint64_t max_buffer_bytes;        /* of all clients */
 	uint64_t buffer_granularity;      /* of allocations, in bytes; 0: 1 */
 	enum serve_client_ipc allow_client_ipc;
-	const char *socket;    /* the clients'; the caller holds its lock, and the admin socket's */
+	const char *socket;    /* the clients'; the caller holds its lock, and the operators' one */
 	/* Bound already, by serve_listener_bind; serve_new takes them over, whatever it returns. NULL: serve_run
 	 * binds them. */
 	const struct serve_listener *clients, *operators;

@@ -40,7 +40,7 @@ struct serve {
 	int result; /* bits of enum serve_result */
 	bool done;
 	bool accept_stalled; /* no fd was left: the timer tries again */
-	bool accept_clogged; /* nothing is accepted until fewer closes are pending */
+	bool accept_closes_full; /* nothing is accepted until fewer closes are pending */
 	bool accept_more;    /* more may wait than one turn took */
 	bool calls_more;     /* a session may have more calls than one turn took */
 	bool calls_stalled;  /* of a session that waits for closes */

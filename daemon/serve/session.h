@@ -17,7 +17,7 @@ struct session {
 	bool detached;  /* the engine has released it; the builder has not finished */
 	bool calls_more; /* its socket has to be read again after other sessions' turns */
 	bool stalled;    /* its socket is read again when fewer closes of its user are pending */
-	bool hung_up;    /* the client has; there may still be something to read */
+	bool hung_up;    /* the client closed its end; there may still be something to read */
 	struct session_buffers *buffers;
 	struct quota_amounts charged;
 	struct session *prev, *next;

@@ -51,7 +51,7 @@ int bench_gap(const struct bench_options *options, struct results *results)
 	int rc = served_measure(options, NULL, results, runs);
 
 	if (rc == 0 && !runs[0].metrics)
-		rc = bench_fail(-EACCES, "gap: the daemon's counters need its admin socket");
+		rc = bench_fail(-EACCES, "gap: the daemon's counters need its operators' socket");
 	if (rc == 0)
 		rc = served_floors(options, bare);
 	for (uint32_t i = 0; i < options->processes.n && rc == 0; i++)

@@ -65,7 +65,7 @@ static int kill_look(const struct target *target, uint64_t ret[N_RESOURCES])
 	int rc = target_ask(target, "status", &answer);
 
 	if (rc < 0)
-		return bench_fail(rc, "%s: the status on the admin socket: %s", target->socket,
+		return bench_fail(rc, "%s: the status on the operators' socket: %s", target->socket,
 			strerror(-rc));
 	for (int i = 0; i < N_RESOURCES; i++)
 		ret[i] = answer_count(answer, 0, resources[i].key, UINT64_MAX);

@@ -104,7 +104,7 @@ static void test_cancel_of_an_entry_ends_it_as_it_is_taken(void **state)
 		RIG_AWAIT(atomic_load(&client->region.ring.control->cq_tail) == i + 1);
 	}
 	rig_submit(client, request);
-	RIG_AWAIT(session_of(client)->stuffed);
+	RIG_AWAIT(session_of(client)->cq_full);
 	cancel_by_word(client, &request);
 	for (uint32_t i = 0; i < RING_CQ_ENTRIES(ENTRIES); i++) {
 		assert_true(ring_cq_peek(&client->region.ring, &cqe));

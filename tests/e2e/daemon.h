@@ -30,7 +30,7 @@ struct daemon {
 	const char *argv[DAEMON_OPTIONS_MAX + 1];
 	unsigned argc;
 	pid_t pid; /* 0: not running */
-	int admin; /* connection to the admin socket, -1: none yet */
+	int admin; /* connection to the operators' socket, -1: none yet */
 	bool takes_rights; /* as on kernels before 6.16, where any process may send descriptors */
 };
 

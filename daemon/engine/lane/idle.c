@@ -133,8 +133,8 @@ static void idle_sleep_until_woken(struct lane *lane, uint64_t limit_ns)
 		if (!entries)
 			continue;
 		/* A client that takes completions rings no bell for it. */
-		stay |= !session->stuffed;
-		tick |= session->stuffed;
+		stay |= !session->cq_full;
+		tick |= session->cq_full;
 	}
 	if (!stay && !idle_must_not_sleep(lane)) {
 		counter_add(&lane->stats->n_sleeps, 1);

@@ -24,7 +24,7 @@ struct engine_session {
 	bool failed;   /* broke the protocol: its ring is not read any more */
 	bool detached; /* being taken apart */
 	bool publish;  /* completions were pushed */
-	bool stuffed;  /* no space for another final completion: its ring is not read */
+	bool cq_full;  /* no space for another final completion: its ring is not read */
 	struct share_session share;
 	uint64_t tried;  /* admission turn in which nothing more of it could start; and no more batch request */
 	uint64_t tried_batch;

@@ -142,7 +142,7 @@ bool submissions_take(struct engine_session *session)
 
 	if (session->failed || session->detached)
 		return false;
-	session->stuffed = false;
+	session->cq_full = false;
 	worked = submissions_cancel_by_words(session);
 	worked |= submissions_held(session);
 	/* At most one ring of entries a turn, so that a client that submits continuously does not delay
@@ -150,7 +150,7 @@ bool submissions_take(struct engine_session *session)
 	for (n = 0; n < session->n_requests; n++) {
 		int room = ring_cq_fits(ring, session->n_in_flight + session->n_held + 1);
 
-		session->stuffed = room == 0;
+		session->cq_full = room == 0;
 		if (room < 0)
 			engine_session_fail(session, "completion ring: invalid head");
 		if (room != 1 || !ring_sq_pop(ring, &sqe))
