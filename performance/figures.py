@@ -178,20 +178,28 @@ SECTIONS = [
      [("model", "model", plain), ("rows", "batch", plain), ("context", "context", plain),
       ("floor", "floor_median_s", seconds), ("step", "step_median_s", seconds),
       ("ratio", "ratio", ratio), ("tokens/s", "tokens_per_s", count)]),
+    ("deterministic", "DETERMINISTIC RESULTS", "One decode step of a deterministic model (*deterministic* in "
+     "*mimeod.conf*(5)); DECODE has the default.",
+     [("model", "model", plain), ("rows", "batch", plain), ("context", "context", plain),
+      ("floor", "floor_median_s", seconds), ("step", "step_median_s", seconds), ("ratio", "ratio", ratio)]),
     ("share", "PROCESSES THAT SHARE A DAEMON", "N processes with one sequence each. Floor: one process that "
      "replays the same graph for as many rows, without rings.",
      [("processes", "processes", plain), ("floor, tokens/s", "floor_tokens_per_s", count),
       ("tokens/s", "tokens_per_s", count), ("device memory", "device_used_bytes", gigabytes)]),
-    ("load", "MIXED LOAD", "N processes with several requests in flight, lengths drawn from ranges.",
+    ("load", "MIXED LOAD", "N processes with several requests in flight each, of random lengths.",
      [("processes", "processes", plain), ("tokens/s", "tokens_per_s", count),
       ("first token", "first_median_s", seconds), ("p99", "first_p99_s", seconds),
       ("between tokens", "between_median_s", seconds), ("p99", "between_p99_s", seconds)]),
-    ("speculation", "SPECULATION", "The same load with 0 and with 4 draft tokens. Break-even: step time over "
-     "that without drafts, the tokens a verification must yield to pay. The 1B draft model has random weights; its "
-     "tokens are rejected.",
+    ("speculation", "SPECULATION", "The same load with 0 and with 4 draft tokens. Break-even: the step time divided "
+     "by that without a draft model, which is how many tokens a verification must yield to pay. The 1B draft model "
+     "has random weights, so its tokens are rejected.",
      [("model", "model", plain), ("clients", "processes", plain), ("draft", "draft_tokens", plain),
       ("step", "step_mean_s", seconds), ("draft part", "draft_mean_s", seconds),
       ("break-even", "break_even", ratio), ("tokens/s", "tokens_per_s", count)]),
+    ("acceptance", "ACCEPTANCE", "Tokens per verification with 4 draft tokens, and how often the draft token of each "
+     "position was accepted, by prompt; both models of tinycalc were trained for the first one.",
+     [("prompt", "text", plain), ("per verification", "tokens_per_verification", ratio),
+      ("acceptance", "acceptance", plain)]),
     ("modes", "GRAPH MODES", "The same decode step as one graph (full) and as graph segments with attention "
      "called between them (piecewise). Per call: added time of each attention call between segments.",
      [("rows", "batch", plain), ("full", "full_s", seconds), ("piecewise", "piecewise_s", seconds),
@@ -199,7 +207,7 @@ SECTIONS = [
     ("capture", "CAPTURE", "The graphs of a ladder. Floor: the driver's own time for as many nodes and segments.",
      [("graphs", "graphs", plain), ("graph", "graph", plain), ("floor", "floor_s", seconds),
       ("time", "seconds", seconds), ("memory", "bytes", gigabytes)]),
-    ("ring", "RINGS", "A null request there and back.",
+    ("ring", "RINGS", "The round trip of a null request.",
      [("measure", "measure", plain), ("floor", "floor_median_s", seconds), ("median", "median_s", seconds),
       ("p99", "p99_s", seconds), ("ratio", "ratio", ratio)]),
     ("attach", "ATTACH", "Connect, handshake and first token of one more process.",

@@ -247,6 +247,7 @@ bench_programs=(daemon/mimeo-bench tests/bench/bench-internals)
 benches() # program
 {
 	"$build/$1" --help | sed -n 's/^  \([a-z][a-z]*\)  .*/\1/p'
+	[ "$1" != daemon/mimeo-bench ] || echo deterministic # decode with the option
 }
 
 # What a bench is run with: models (a folder, or a shape that it makes), then its own options.
@@ -255,7 +256,7 @@ models_of() # bench
 	[ -z "${MIMEO_MODELS-}" ] || { echo "$MIMEO_MODELS"; return; }
 	case $1 in
 	decode) echo 1B 8B ;;
-	attention | gemm | share | load | gap | modes | speculation) echo 1B ;;
+	attention | deterministic | gemm | share | load | gap | modes | speculation) echo 1B ;;
 	experts) echo V2-Lite ;; # its sizes alone
 	*) echo "$MIMEO_SOURCE/examples/models/tinycalc" ;;
 	esac
@@ -265,6 +266,7 @@ options_of() # bench
 {
 	case $1 in
 	attention) echo --batches 1,32,128 --contexts 1024,4096 --prompts 8192 ;;
+	deterministic) echo --deterministic ;;
 	share) echo --prompt 1000 --tokens 100 ;; # a context of about 1024
 	load) echo --processes 1,4,16 --requests 8 ;;
 	gemm) echo --sides 0,1,2 ;;
@@ -286,13 +288,14 @@ watched()
 
 run_bench() # program, bench, model
 {
-	local program=$1 name model=(--shape "$3")
+	local program=$1 name bench=$2 model=(--shape "$3")
 	shift
 	name=$1-$(basename "$2")
+	[ "$bench" != deterministic ] || bench=decode
 	echo "$1, $(basename "$2") ..."
 	[ ! -d "$2" ] || model=(--model "$2")
 	[ ! -d "$2" ] || [ "$1" != speculation ] || model+=(--draft "$2-eagle")
-	if TMPDIR=$work watched "$build/$program" --json --device "$MIMEO_DEVICE" "${model[@]}" $(options_of "$1") "$1" \
+	if TMPDIR=$work watched "$build/$program" --json --device "$MIMEO_DEVICE" "${model[@]}" $(options_of "$1") "$bench" \
 		>"$work/$name.part" 2>"$work/$name.log"; then
 		mv "$work/$name.part" "$work/$name.json"
 	else
