@@ -1,70 +1,66 @@
 /* SPDX-License-Identifier: MIT */
 #include <assert.h>
 #include <errno.h>
-#include <getopt.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "build-config.h"
 #include "daemon/bench/bench.h"
 #include "daemon/bench/replay.h"
+#include "daemon/config/command_line.h"
+#include "daemon/config/digits.h"
 #include "daemon/graph/speculator.h"
 
 #define COMMON "model shape device timeout json"
+#define HELP_COLUMN 16
 
 enum kind { FLAG, WORD, NUMBER, RANGE, LIST };
 
 #define TO(field) offsetof(struct bench_options, field)
 
 static const struct option_row {
-	const char *name, *argument, *help;
+	struct command_option option;
 	enum kind kind;
 	size_t field; /* offset in struct bench_options; of a range that of the upper end, which the lower end follows */
 	uint32_t min, max;
 	const char *unit; /* of its numbers; NULL: none, or it depends on the bench */
 } rows[] = {
-	{"socket", "PATH", "measure the daemon that listens there", WORD, TO(socket)},
-	{"mimeod", "FILE", "program to start (default: beside this one)", WORD, TO(mimeod)},
-	{"model", "DIR", "model to serve or run (default: the shipped tinycalc)", WORD,
-		TO(model_dir)},
-	{"shape", "NAME", "make a random model of that shape: tiny, 1B, 8B, V2-Lite", WORD,
-		TO(shape)},
-	{"name", "NAME", "model of a running daemon (default: its first)", WORD, TO(model_name)},
-	{"device", "NAME", "device to use or to serve with (default: auto)", WORD, TO(device)},
-	{"attention", "NAME", "attention backend, as for mimeod(8) (default: auto)", WORD,
-		TO(attention)},
-	{"deterministic", NULL, "a deterministic model, as for mimeod(8)", FLAG, TO(deterministic)},
-	{"spin-us", "N", "how long the daemon spins, as for mimeod(8)", WORD, TO(spin_us)},
-	{"graph-mode", "MODE", "of the daemon, as for mimeod(8)", WORD, TO(graph_mode)},
-	{"processes", "LIST", "numbers of processes, 1 to 64 each", LIST, TO(processes), 1,
-		BENCH_PROCESSES_MAX, "processes"},
-	{"in-flight", "N", "requests that each process has in flight", NUMBER, TO(in_flight), 1, 64, "requests"},
-	{"requests", "N", "requests of each process in all", NUMBER, TO(requests), 1, 1u << 16, "requests"},
-	{"prompt", "N[-M]", "tokens of a prompt; of a range, drawn for each request", RANGE,
-		TO(prompt), 1, 1u << 20, "tokens"},
-	{"tokens", "N[-M]", "tokens that a request generates", RANGE, TO(tokens), 2, 1u << 20, "tokens"},
-	{"prefix", "N", "tokens at the head of every prompt that are the same", NUMBER, TO(prefix), 0,
-		1u << 20, "tokens"},
-	{"seed", "N", "of lengths and prompts", NUMBER, TO(seed), 1, UINT32_MAX},
-	{"draft", "DIR", "draft model (default: tinycalc's, or one made for --shape)", WORD,
-		TO(draft)},
-	{"draft-tokens", "N", "tokens that it proposes a step", NUMBER, TO(draft_tokens), 1,
-		SPECULATE_MAX, "tokens"},
-	{"text", "TEXT", "prompt in place of --prompt tokens, for a model of bytes", WORD, TO(text)},
-	{"count", "N", "how often: round trips of a round, attaches, kills, steps, calls", NUMBER,
-		TO(count), 1, 10000000},
-	{"batches", "LIST", "numbers of rows", LIST, TO(batches), 1, 1u << 16, "rows"},
-	{"contexts", "LIST", "tokens that a row sees", LIST, TO(contexts), 1, 1u << 20, "tokens"},
-	{"prompts", "LIST", "lengths of whole prompts, one row each", LIST, TO(prompts), 1, 1u << 17, "tokens"},
-	{"query", "N", "tokens of a row that attend", NUMBER, TO(query), 1, 1u << 17, "tokens"},
-	{"sides", "LIST", "of the CUDA device, whose products: 0 the quickest, 1 cuBLASLt, 2 ours, "
-		"3 and on one of ours", LIST, TO(sides), 0, 32},
-	{"timeout", "N", "seconds after which a step is given up (default: 120)", NUMBER,
-		TO(timeout_s), 1, 86400, "seconds"},
-	{"plot", "FILE", "write an SVG chart of the results as well", WORD, TO(plot)},
-	{"json", NULL, "write JSON", FLAG, TO(json)},
+	{{"socket", "PATH", "measure the daemon that listens there"}, WORD, TO(socket)},
+	{{"mimeod", "FILE", "program to start (default: beside this one)"}, WORD, TO(mimeod)},
+	{{"model", "DIR", "model to serve or run (default: the shipped tinycalc)"}, WORD, TO(model_dir)},
+	{{"shape", "NAME", "make a random model of that shape: tiny, 1B, 8B, V2-Lite"}, WORD, TO(shape)},
+	{{"name", "NAME", "model of a running daemon (default: its first)"}, WORD, TO(model_name)},
+	{{"device", "NAME", "device to use or to serve with (default: auto)"}, WORD, TO(device)},
+	{{"attention", "NAME", "attention backend, as for mimeod(8) (default: auto)"}, WORD, TO(attention)},
+	{{"deterministic", NULL, "a deterministic model, as for mimeod(8)"}, FLAG, TO(deterministic)},
+	{{"spin-us", "N", "how long the daemon spins, as for mimeod(8)"}, WORD, TO(spin_us)},
+	{{"graph-mode", "MODE", "of the daemon, as for mimeod(8)"}, WORD, TO(graph_mode)},
+	{{"processes", "LIST", "numbers of processes, 1 to 64 each"}, LIST, TO(processes), 1, BENCH_PROCESSES_MAX,
+		"processes"},
+	{{"in-flight", "N", "concurrent requests of each process"}, NUMBER, TO(in_flight), 1, 64, "requests"},
+	{{"requests", "N", "all requests of each process"}, NUMBER, TO(requests), 1, 1u << 16, "requests"},
+	{{"prompt", "N[-M]", "tokens of a prompt; of a range, drawn for each request"}, RANGE, TO(prompt), 1, 1u << 20,
+		"tokens"},
+	{{"tokens", "N[-M]", "tokens that a request generates"}, RANGE, TO(tokens), 2, 1u << 20, "tokens"},
+	{{"prefix", "N", "first tokens that all prompts share"}, NUMBER, TO(prefix), 0, 1u << 20, "tokens"},
+	{{"seed", "N", "of lengths and prompts"}, NUMBER, TO(seed), 1, UINT32_MAX},
+	{{"draft", "DIR", "draft model (default: tinycalc's, or one made for --shape)"}, WORD, TO(draft)},
+	{{"draft-tokens", "N", "draft tokens per row and step"}, NUMBER, TO(draft_tokens), 1, SPECULATE_MAX, "tokens"},
+	{{"text", "TEXT", "prompt instead of --prompt, for a vocabulary of bytes"}, WORD, TO(text)},
+	{{"count", "N", "repetitions: round trips of a round, attaches, kills, steps, calls"}, NUMBER, TO(count), 1,
+		10000000},
+	{{"batches", "LIST", "numbers of rows"}, LIST, TO(batches), 1, 1u << 16, "rows"},
+	{{"contexts", "LIST", "tokens that a row attends to"}, LIST, TO(contexts), 1, 1u << 20, "tokens"},
+	{{"prompts", "LIST", "lengths of whole prompts, one row each"}, LIST, TO(prompts), 1, 1u << 17, "tokens"},
+	{{"query", "N", "tokens of a row that attend"}, NUMBER, TO(query), 1, 1u << 17, "tokens"},
+	{{"sides", "LIST", "whose products, on CUDA: 0 the fastest, 1 cuBLASLt's, 2 ours, 3 and more one of ours"},
+		LIST, TO(sides), 0, 32},
+	{{"timeout", "N", "time limit of a stage (default: 120)"}, NUMBER, TO(timeout_s), 1, 86400, "seconds"},
+	{{"plot", "FILE", "write an SVG chart of the results as well"}, WORD, TO(plot)},
+	{{"json", NULL, "write JSON"}, FLAG, TO(json)},
 };
 #define N_ROWS (sizeof(rows) / sizeof(rows[0]))
 
@@ -100,31 +96,37 @@ static bool bench_options_takes(const struct bench *bench, const char *name)
 
 static void bench_options_help(const struct program *program)
 {
-	printf("Usage: %s [OPTION]... BENCH\n\n%s\n", program_invocation_short_name,
-		program->purpose);
+	struct command_option options[N_ROWS];
+	char text[512];
+	size_t n = 0;
+
+	printf("Usage: %s [OPTION]... BENCH\n\n%s\n", program_invocation_short_name, program->purpose);
 	for (size_t i = 0; i < program->n_benches; i++) {
 		const struct bench *bench = &program->benches[i];
 
-		printf("\n  %-14s%s\n  %-14soptions: %s\n", bench->name, bench->help, "",
-			bench->options);
+		putchar('\n');
+		command_line_print(stdout, bench->name, HELP_COLUMN, bench->help);
+		snprintf(text, sizeof(text), "options: %s", bench->options);
+		command_line_print(stdout, "", HELP_COLUMN, text);
+		snprintf(text, sizeof(text), "defaults: %s", bench->defaults);
 		if (bench->defaults)
-			printf("  %-14sdefaults: %s\n", "", bench->defaults);
+			command_line_print(stdout, "", HELP_COLUMN, text);
+		snprintf(text, sizeof(text), "default model: %s", bench->model);
 		if (bench->model)
-			printf("  %-14sdefault model: %s\n", "", bench->model);
+			command_line_print(stdout, "", HELP_COLUMN, text);
 	}
 	printf("\nOptions of all benches: %s. All options:\n\n", COMMON);
 	for (size_t i = 0; i < N_ROWS; i++) {
-		size_t bench = 0;
+		bool taken = false;
 
-		while (bench < program->n_benches &&
-			!bench_options_takes(&program->benches[bench], rows[i].name))
-			bench++;
-		if (bench < program->n_benches)
-			printf("  --%-13s %-6s %s\n", rows[i].name,
-				rows[i].argument ? rows[i].argument : "", rows[i].help);
+		for (size_t j = 0; j < program->n_benches; j++)
+			taken |= bench_options_takes(&program->benches[j], rows[i].option.name);
+		if (taken)
+			options[n++] = rows[i].option;
 	}
-	printf("\nExit status: 0 measured, whatever the results are; 1 not measured; 2 the command "
-	       "line\nmakes no sense. See mimeo-bench(1).\n");
+	command_line_print_options(stdout, options, n);
+	printf("\nExit status: 0 measured, whatever the results are; 1 not measured; 2 the command\n"
+	       "line is wrong. See mimeo-bench(1).\n");
 }
 
 /* ---- values ---- */
@@ -133,16 +135,12 @@ static void bench_options_help(const struct program *program)
 static const char *bench_options_number(
 	const char *text, const char *end, const struct option_row *row, uint32_t *ret)
 {
-	char *rest;
+	uint64_t value = 0;
 
-	if (*text < '0' || *text > '9')
-		return NULL;
-	errno = 0;
-	unsigned long value = strtoul(text, &rest, 10);
-	if (errno || !strchr(end, *rest) || value < row->min || value > row->max)
+	if (digits_parse(&text, row->max, &value) < 0 || !strchr(end, *text) || value < row->min)
 		return NULL;
 	*ret = (uint32_t)value;
-	return rest;
+	return text;
 }
 
 static bool bench_options_list(const char *text, const struct option_row *row, struct bench_list *ret)
@@ -189,7 +187,7 @@ static bool bench_options_set(const struct option_row *row, const char *value, s
 static const struct option_row *bench_options_find(const char *name, size_t length)
 {
 	for (size_t i = 0; i < N_ROWS; i++) {
-		if (strncmp(rows[i].name, name, length) == 0 && !rows[i].name[length])
+		if (strncmp(rows[i].option.name, name, length) == 0 && !rows[i].option.name[length])
 			return &rows[i];
 	}
 	return NULL;
@@ -224,29 +222,21 @@ static bool bench_options_given(const char *const *given, const char *name)
 static int bench_options_parse(
 	const struct program *program, int argc, char **argv, const char **ret)
 {
-	struct option names[N_ROWS + 3] = {
-		[N_ROWS] = {"help", no_argument, NULL, N_ROWS},
-		{"version", no_argument, NULL, N_ROWS + 1},
-	};
+	struct command_option options[N_ROWS];
+	struct command_line line = {.argc = argc, .argv = argv, .options = options, .n_options = N_ROWS};
 	int option;
 
 	for (size_t i = 0; i < N_ROWS; i++)
-		names[i] = (struct option){rows[i].name,
-			rows[i].argument ? required_argument : no_argument, NULL, (int)i};
-	while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
-		if (option == '?')
-			return EXIT_USAGE;
-		if (option < (int)N_ROWS) {
-			ret[option] = optarg ? optarg : "";
-			continue;
-		}
-		if (option == N_ROWS)
-			bench_options_help(program);
-		else
-			printf("%s %s\n", program_invocation_short_name, MIMEO_VERSION);
-		return -1;
-	}
-	return 0;
+		options[i] = rows[i].option;
+	while ((option = command_line_next(&line)) >= 0)
+		ret[option] = line.value ? line.value : "";
+	if (option == COMMAND_WRONG)
+		return bench_options_misuse("%s", line.error);
+	if (option == COMMAND_HELP)
+		bench_options_help(program);
+	if (option == COMMAND_VERSION)
+		printf("%s %s\n", program_invocation_short_name, MIMEO_VERSION);
+	return option == COMMAND_END ? 0 : -1;
 }
 
 static int bench_options_misuse_value(const struct option_row *row, const char *value)
@@ -254,12 +244,12 @@ static int bench_options_misuse_value(const struct option_row *row, const char *
 	const char *of = row->unit ? " of " : "", *unit = row->unit ? row->unit : "";
 
 	if (row->kind == RANGE)
-		return bench_options_misuse("--%s %s: not N or N-M, numbers%s%s from %u to %u", row->name, value,
+		return bench_options_misuse("--%s %s: not N or N-M, numbers%s%s from %u to %u", row->option.name, value,
 			of, unit, row->min, row->max);
 	if (row->kind == LIST)
 		return bench_options_misuse("--%s %s: not a list of at most %u numbers%s%s from %u to %u",
-			row->name, value, BENCH_LIST_MAX, of, unit, row->min, row->max);
-	return bench_options_misuse("--%s %s: not a number%s%s from %u to %u", row->name, value, of, unit,
+			row->option.name, value, BENCH_LIST_MAX, of, unit, row->min, row->max);
+	return bench_options_misuse("--%s %s: not a number%s%s from %u to %u", row->option.name, value, of, unit,
 		row->min, row->max);
 }
 
@@ -273,12 +263,12 @@ static int bench_options_apply(
 
 		if (!value)
 			continue;
-		if (!bench_options_takes(bench, row->name))
-			return bench_options_misuse("--%s is not for this bench", row->name);
+		if (!bench_options_takes(bench, row->option.name))
+			return bench_options_misuse("--%s is not for this bench", row->option.name);
 		if (!bench_options_set(row, value, o))
 			return bench_options_misuse_value(row, value);
 		if (row->kind == RANGE && !(bench->flags & BENCH_RANGES) && strchr(value, '-'))
-			return bench_options_misuse("--%s: this bench takes one number", row->name);
+			return bench_options_misuse("--%s: this bench takes one number", row->option.name);
 	}
 	return 0;
 }

@@ -139,7 +139,7 @@ static int config_set_dir(struct config_model_settings *model, const char *value
 	enum config_place place, struct config_error *error)
 {
 	if (!*value)
-		return config_refuse(error, "%s: \"\" is not a folder", where);
+		return config_refuse(error, "%s: \"\" is not a directory", where);
 	if (model->dir.value && model->dir.place == place)
 		return config_refuse(error, "%s: model \"%s\" is given twice", where, model->name);
 	return config_setting_set(&model->dir, value, where, place, error);
@@ -232,7 +232,7 @@ static int config_resolve_model(const struct config_settings *settings,
 
 	if (!own->dir.value)
 		return config_refuse(error,
-			"%s: model \"%s\" has no folder: give it one with dir = DIR in [model %s], or "
+			"%s: model \"%s\" has no directory: give it one with dir = DIR in [model %s], or "
 			"with --model %s=DIR",
 			own->where, own->name, own->name, own->name);
 	model->dir = strdup(own->dir.value);
@@ -324,7 +324,7 @@ static int config_check_steps(const struct config *config, struct config_error *
 static int config_check_drafts(const struct config_settings *settings, const struct config *config,
 	struct config_error *error)
 {
-	static const char remedy[] = "name its folder with --draft, or draft in the configuration file";
+	static const char remedy[] = "name its directory with --draft, or draft in the configuration file";
 	const struct config_setting *all = config_setting(settings->values, "draft_tokens");
 	bool any = false;
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -12,6 +11,7 @@
 #include <mimeo/types.h>
 
 #include "build-config.h"
+#include "daemon/config/command_line.h"
 #include "daemon/config/digits.h"
 #include "daemon/ctl/ask.h"
 #include "daemon/ctl/listing.h"
@@ -25,36 +25,46 @@ enum { EXIT_DONE = 0, EXIT_ERROR = 1, EXIT_NOT_SERVING = 2, EXIT_USAGE = 3 };
 #define PROGRESS_MS 500
 #define GRAPH_NAME_MAX 32 /* with terminator */
 
-struct main_options {
+struct main_settings {
 	const char *socket; /* NULL: the default */
 	enum table_form form;
 	struct ask ask;
 	char graph[2 * GRAPH_NAME_MAX];
 };
 
-static const char main_help[] =
-	"Usage: mimeoctl [--socket PATH] [--json | --wide] COMMAND\n"
-	"Look at and operate mimeod.\n\n"
-	"  status            state and counters; exits 0 if serving, 1 if unreachable,\n"
-	"                    2 if not serving (the state says why: it loads, drains or failed)\n"
-	"  sessions          clients that are attached\n"
-	"  models            models, their attention, graph mode, KV cache and drafts\n"
-	"  graphs            captured graphs and their replays, and steps without a graph\n"
-	"  metrics           all counters in Prometheus' text format\n"
-	"  drain             refuse new requests, finish those in flight, exit; waits for it\n"
-	"  sessions kill ID  end a session\n"
-	"  graphs capture GRAPH | all\n"
-	"                    capture graphs that are not captured, named as listed\n"
-	"  graphs drop GRAPH | all | idle\n"
-	"                    drop graphs; idle: those not replayed for 10 to 20 s\n\n"
-	"  --model NAME      graphs, graphs capture, graphs drop: of that model only\n"
-	"  --socket PATH     the clients' socket of the daemon, or the operators' socket beside\n"
-	"                    it, named with -admin (default: $MIMEO_SOCKET, else\n"
-	"                    $XDG_RUNTIME_DIR/mimeo/mimeod.sock, else /run/mimeo/mimeod.sock)\n"
-	"  --json            print JSON: raw numbers, bytes and seconds\n"
-	"  --wide            print all columns, as without a terminal\n"
-	"  --help            print this and exit\n"
-	"  --version         print the version and exit\n";
+enum { OPTION_MODEL, OPTION_SOCKET, OPTION_JSON, OPTION_WIDE, N_OPTIONS };
+
+static const struct command_option main_options[N_OPTIONS] = {
+	[OPTION_MODEL] = {"model", "NAME", "graphs, graphs capture, graphs drop: of that model only"},
+	[OPTION_SOCKET] = {"socket", "PATH",
+		"the daemon's socket for clients, or the operators' socket beside it, named with -admin (default: "
+		"$MIMEO_SOCKET, else $XDG_RUNTIME_DIR/mimeo/mimeod.sock, else /run/mimeo/mimeod.sock)"},
+	[OPTION_JSON] = {"json", NULL, "print JSON: raw numbers, bytes and seconds"},
+	[OPTION_WIDE] = {"wide", NULL, "print all columns, as without a terminal"},
+};
+
+static int main_print_help(void)
+{
+	static const char *const commands[][2] = {
+		{"status", "state and counters; exits 0 if serving, 1 if unreachable, 2 if not serving (the state "
+			"says why: it loads, drains or failed)"},
+		{"sessions", "clients that are attached"},
+		{"models", "models, their attention, graph mode, KV cache and draft models"},
+		{"graphs", "captured graphs and their replays, and steps without a graph"},
+		{"metrics", "all counters in Prometheus' text format"},
+		{"drain", "refuse new requests, finish those in flight, exit; waits for it"},
+		{"sessions kill ID", "end a session"},
+		{"graphs capture GRAPH | all", "capture graphs that are not captured, named as listed"},
+		{"graphs drop GRAPH | all | idle", "drop graphs; idle: those not replayed for 10 to 20 s"},
+	};
+
+	fputs("Usage: mimeoctl [--socket PATH] [--json | --wide] COMMAND\n\nShow and control mimeod.\n\n", stdout);
+	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+		command_line_print(stdout, commands[i][0], 24, commands[i][1]);
+	fputc('\n', stdout);
+	command_line_print_options(stdout, main_options, N_OPTIONS);
+	return fflush(stdout) == EOF ? EXIT_ERROR : EXIT_DONE;
+}
 
 /* ---- options ---- */
 
@@ -71,7 +81,7 @@ __attribute__((format(printf, 1, 2))) static int main_usage(const char *format, 
 }
 
 /* "capture", "drop", and a graph: its name has a space, "FULL 8x1", and may be one word or two. */
-static int main_parse_order(char **words, int n_words, struct main_options *ret)
+static int main_parse_order(char **words, int n_words, struct main_settings *ret)
 {
 	bool drop = strcmp(words[0], "drop") == 0;
 
@@ -89,7 +99,7 @@ static int main_parse_order(char **words, int n_words, struct main_options *ret)
 	return EXIT_DONE;
 }
 
-static int main_parse_kill(char **words, int n_words, struct main_options *ret)
+static int main_parse_kill(char **words, int n_words, struct main_settings *ret)
 {
 	const char *at = words[0];
 
@@ -103,7 +113,7 @@ static int main_parse_kill(char **words, int n_words, struct main_options *ret)
 }
 
 /* The words behind the options. */
-static int main_parse_command(char **words, int n_words, struct main_options *ret)
+static int main_parse_command(char **words, int n_words, struct main_settings *ret)
 {
 	static const char *const commands[] = {
 		"status", "sessions", "models", "graphs", "metrics", "drain"};
@@ -133,43 +143,32 @@ static int main_print(const char *text)
 }
 
 /* An exit status; with EXIT_DONE and without ask.op there is nothing left to do. */
-static int main_parse_options(int argc, char **argv, struct main_options *ret)
+static int main_parse_options(int argc, char **argv, struct main_settings *ret)
 {
-	static const struct option table[] = {
-		{"help", no_argument, NULL, 'h'},
-		{"version", no_argument, NULL, 'v'},
-		{"socket", required_argument, NULL, 's'},
-		{"json", no_argument, NULL, 'j'},
-		{"wide", no_argument, NULL, 'w'},
-		{"model", required_argument, NULL, 'm'},
-		{0},
-	};
+	struct command_line line = {.argc = argc, .argv = argv, .options = main_options, .n_options = N_OPTIONS};
 	int option;
 
-	opterr = 0;
-	while ((option = getopt_long(argc, argv, ":", table, NULL)) != -1) {
+	while ((option = command_line_next(&line)) != COMMAND_END) {
 		switch (option) {
-		case 'h':
-			return main_print(main_help);
-		case 'v':
+		case COMMAND_HELP:
+			return main_print_help();
+		case COMMAND_VERSION:
 			return main_print("mimeoctl " MIMEO_VERSION "\n");
-		case 's':
-			ret->socket = optarg;
+		case OPTION_SOCKET:
+			ret->socket = line.value;
 			break;
-		case 'm':
-			ret->ask.model = optarg;
+		case OPTION_MODEL:
+			ret->ask.model = line.value;
 			break;
-		case 'j':
+		case OPTION_JSON:
 			ret->form = TABLE_AS_JSON;
 			break;
-		case 'w':
+		case OPTION_WIDE:
 			if (ret->form != TABLE_AS_JSON)
 				ret->form = TABLE_AS_WIDE_TEXT;
 			break;
-		case ':':
-			return main_usage("%s needs a value", argv[optind - 1]);
 		default:
-			return main_usage("unknown or misused option: %s", argv[optind - 1]);
+			return main_usage("%s", line.error);
 		}
 	}
 	return main_parse_command(argv + optind, argc - optind, ret);
@@ -193,7 +192,7 @@ static bool main_names_admin(const char *path)
 }
 
 /* The connection, or -errno after one line that says what to do. */
-static int main_connect(const struct main_options *options)
+static int main_connect(const struct main_settings *options)
 {
 	char client[SOCKET_PATH_MAX], admin[SOCKET_PATH_MAX];
 
@@ -261,7 +260,7 @@ static struct answer *main_ask(int fd, const struct ask *ask)
 
 /* ---- commands ---- */
 
-static int main_listed(const struct main_options *options, const struct answer *answer)
+static int main_listed(const struct main_settings *options, const struct answer *answer)
 {
 	char state[16];
 
@@ -326,7 +325,7 @@ static int main_print_listing(const struct listing *listing, const struct answer
 	return listing_print(listing, answer, model, stdout, form);
 }
 
-static int main_list(const struct main_options *options, const struct answer *answer)
+static int main_list(const struct main_settings *options, const struct answer *answer)
 {
 	const struct listing *listing = listing_find(options->ask.op);
 	int rc;
@@ -415,7 +414,7 @@ static int main_await_end(int fd, int pidfd, struct answer **ret)
 	return rc;
 }
 
-static int main_drain(const struct main_options *options, int fd, const struct answer *answer)
+static int main_drain(const struct main_settings *options, int fd, const struct answer *answer)
 {
 	CLEANUP(cleanup_answer) struct answer *result = NULL;
 	struct socket_peer peer = {.pidfd = -1};
@@ -442,7 +441,7 @@ static int main_drain(const struct main_options *options, int fd, const struct a
 }
 
 /* Wait until an order about graphs is carried out, and list all graphs. */
-static int main_follow_order(struct main_options *options, int fd)
+static int main_follow_order(struct main_settings *options, int fd)
 {
 	CLEANUP(cleanup_answer) struct answer *answer = NULL;
 	bool capture = strcmp(options->ask.op, "capture") == 0;
@@ -464,7 +463,7 @@ static int main_follow_order(struct main_options *options, int fd)
 	return rc < 0 ? EXIT_ERROR : status;
 }
 
-static int main_run(struct main_options *options)
+static int main_run(struct main_settings *options)
 {
 	CLEANUP(cleanup_close) int fd = main_connect(options);
 	if (fd < 0)
@@ -484,7 +483,7 @@ static int main_run(struct main_options *options)
 
 int main(int argc, char **argv)
 {
-	struct main_options options = {
+	struct main_settings options = {
 		.form = isatty(STDOUT_FILENO) ? TABLE_AS_TEXT : TABLE_AS_WIDE_TEXT,
 	};
 

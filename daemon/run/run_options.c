@@ -1,41 +1,46 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/run/run_options.h"
 
-#include <getopt.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "daemon/config/command_line.h"
 #include "daemon/config/digits.h"
 
-static const char run_options_usage[] =
-	"usage: mimeo-run --model NAME (--prompt TEXT | --tokens IDS) [OPTION...]\n"
-	"Generate from a prompt through mimeod and print the answer.\n"
-	"\n"
-	"  --model NAME        the model, as mimeod names it\n"
-	"  --prompt TEXT       prompt for a vocabulary of bytes, after the begin token\n"
-	"  --tokens IDS        prompt as token ids, taken verbatim: 1,2,3\n"
-	"  --max-tokens N      most tokens to generate (default 128, or what the sequence can hold); 0: no limit\n"
-	"  --ignore-eos        go on after an end token\n"
-	"  --deterministic     refuse a model whose results may depend on what else runs\n"
-	"  --stop IDS          further token ids that end the answer, up to 8\n"
-	"  --temperature T     0 is greedy, the default without sampling options; 1 with\n"
-	"  --top-k K           sample from the K likeliest tokens\n"
-	"  --top-p P           sample from the likeliest tokens that together have probability P\n"
-	"  --min-p P           sample from tokens at least P times as likely as the likeliest\n"
-	"  --seed N            repeatable sampling\n"
-	"  --sampling model    the model's own sampling defaults\n"
-	"  --mask MASK         what tokens attend to: causal, window:N, window:N+SINKS or prefix\n"
-	"  --draft-tokens N    most draft tokens in a step, 1 to 8, or none\n"
-	"  --logits FILE       write the logits of the last prompt position, raw float32\n"
-	"  --ids               print token ids instead of text\n"
-	"  --timeout SECONDS   give up after that long\n"
-	"  --first-token SECONDS\n"
-	"                      give up if no token came after that long\n"
-	"  --socket PATH       the daemon's client socket\n"
-	"  --help, --version\n";
+/* The options; run_options_table has them in this order. */
+enum run_option {
+	RUN_MODEL, RUN_PROMPT, RUN_TOKENS, RUN_MAX_TOKENS, RUN_IGNORE_EOS, RUN_DETERMINISTIC, RUN_STOP,
+	RUN_TEMPERATURE, RUN_TOP_K, RUN_TOP_P, RUN_MIN_P, RUN_SEED, RUN_SAMPLING, RUN_MASK, RUN_DRAFT_TOKENS,
+	RUN_LOGITS, RUN_IDS, RUN_TIMEOUT, RUN_FIRST_TOKEN, RUN_SOCKET, RUN_N_OPTIONS,
+};
+
+static const struct command_option run_options_table[RUN_N_OPTIONS] = {
+	[RUN_MODEL] = {"model", "NAME", "the model, as mimeod names it"},
+	[RUN_PROMPT] = {"prompt", "TEXT", "prompt for a vocabulary of bytes, after the begin token"},
+	[RUN_TOKENS] = {"tokens", "IDS", "prompt as token ids, taken verbatim: 1,2,3"},
+	[RUN_MAX_TOKENS] = {"max-tokens", "N",
+		"most tokens to generate (default: 128, or what the sequence can hold); 0: no limit"},
+	[RUN_IGNORE_EOS] = {"ignore-eos", NULL, "continue after an end token"},
+	[RUN_DETERMINISTIC] = {"deterministic", NULL, "refuse a model whose results may depend on what else runs"},
+	[RUN_STOP] = {"stop", "IDS", "further token ids that end the answer, up to 8"},
+	[RUN_TEMPERATURE] = {"temperature", "T", "0 is greedy, the default without sampling options; 1 with"},
+	[RUN_TOP_K] = {"top-k", "K", "sample from the K most likely tokens"},
+	[RUN_TOP_P] = {"top-p", "P", "sample from the most likely tokens that together have probability P"},
+	[RUN_MIN_P] = {"min-p", "P", "sample from tokens at least P times as likely as the most likely one"},
+	[RUN_SEED] = {"seed", "N", "repeatable sampling"},
+	[RUN_SAMPLING] = {"sampling", "model", "the model's own sampling defaults"},
+	[RUN_MASK] = {"mask", "MASK", "what tokens attend to: causal, window:N, window:N+SINKS or prefix"},
+	[RUN_DRAFT_TOKENS] = {"draft-tokens", "N", "most draft tokens in a step, 1 to 8, or none"},
+	[RUN_LOGITS] = {"logits", "FILE", "write the logits of the last prompt position, raw float32"},
+	[RUN_IDS] = {"ids", NULL, "print token ids instead of text"},
+	[RUN_TIMEOUT] = {"timeout", "SECONDS", "give up after that long"},
+	[RUN_FIRST_TOKEN] = {"first-token", "SECONDS", "give up if no token came after that long"},
+	[RUN_SOCKET] = {"socket", "PATH", "the daemon's client socket"},
+};
 
 void run_complain(const char *format, ...)
 {
@@ -177,94 +182,71 @@ static int run_options_take_draft_tokens(struct run_options *options, const char
 
 /* ---- the command line ---- */
 
-static const struct option run_options_table[] = {
-	{"model", required_argument, NULL, 'm'},
-	{"prompt", required_argument, NULL, 'p'},
-	{"tokens", required_argument, NULL, 'i'},
-	{"max-tokens", required_argument, NULL, 'n'},
-	{"ignore-eos", no_argument, NULL, 'E'},
-	{"deterministic", no_argument, NULL, 'D'},
-	{"stop", required_argument, NULL, 'e'},
-	{"temperature", required_argument, NULL, 't'},
-	{"top-k", required_argument, NULL, 'k'},
-	{"top-p", required_argument, NULL, 'P'},
-	{"min-p", required_argument, NULL, 'M'},
-	{"seed", required_argument, NULL, 's'},
-	{"sampling", required_argument, NULL, 'S'},
-	{"mask", required_argument, NULL, 'a'},
-	{"draft-tokens", required_argument, NULL, 'd'},
-	{"logits", required_argument, NULL, 'l'},
-	{"ids", no_argument, NULL, 'I'},
-	{"timeout", required_argument, NULL, 'T'},
-	{"first-token", required_argument, NULL, 'f'},
-	{"socket", required_argument, NULL, 'u'},
-	{"help", no_argument, NULL, 'h'},
-	{"version", no_argument, NULL, 'v'},
-	{0},
-};
-
 /* Which sampling options were given; the defaults of the others depend on it. */
 struct given {
 	bool temperature, other, model;
 };
 
-static int run_options_take(struct run_options *o, struct given *given, int option, const char *value)
+static int run_options_take(
+	struct run_options *o, struct given *given, enum run_option option, const char *value)
 {
-	given->temperature |= option == 't';
-	given->other |= option == 'k' || option == 'P' || option == 'M';
-	given->model |= option == 'S';
+	given->temperature |= option == RUN_TEMPERATURE;
+	given->other |= option == RUN_TOP_K || option == RUN_TOP_P || option == RUN_MIN_P;
+	given->model |= option == RUN_SAMPLING;
 	switch (option) {
-	case 'm':
+	case RUN_MODEL:
 		o->model = value;
 		break;
-	case 'p':
+	case RUN_PROMPT:
 		o->prompt = value;
 		break;
-	case 'i':
+	case RUN_TOKENS:
 		return run_options_take_tokens(o, value);
-	case 'n':
+	case RUN_MAX_TOKENS:
 		o->has_max_tokens = true;
 		return run_options_take_u32("max-tokens", value, 0, &o->max_tokens);
-	case 'E':
+	case RUN_IGNORE_EOS:
 		o->ignore_eos = true;
 		break;
-	case 'D':
+	case RUN_DETERMINISTIC:
 		o->deterministic = true;
 		break;
-	case 'e':
+	case RUN_STOP:
 		return run_options_take_ids("stop", value, o->stop, MIMEO_STOP_MAX, &o->n_stop);
-	case 't':
+	case RUN_TEMPERATURE:
 		return run_options_take_float("temperature", value, HUGE_VALF, &o->sampling.temperature);
-	case 'k':
+	case RUN_TOP_K:
 		return run_options_take_u32("top-k", value, 0, &o->sampling.top_k);
-	case 'P':
+	case RUN_TOP_P:
 		return run_options_take_float("top-p", value, 1, &o->sampling.top_p);
-	case 'M':
+	case RUN_MIN_P:
 		return run_options_take_float("min-p", value, 1, &o->sampling.min_p);
-	case 's':
+	case RUN_SEED:
 		o->sampling.flags |= MIMEO_SAMPLING_SEEDED;
 		return run_options_take_u64("seed", value, 0, UINT64_MAX, &o->sampling.seed);
-	case 'S':
+	case RUN_SAMPLING:
 		if (strcmp(value, "model") == 0)
 			break;
 		run_complain("--sampling: '%s' is not 'model'", value);
 		return RUN_USAGE;
-	case 'a':
+	case RUN_MASK:
 		return run_options_take_mask(o, value);
-	case 'd':
+	case RUN_DRAFT_TOKENS:
 		return run_options_take_draft_tokens(o, value);
-	case 'l':
+	case RUN_LOGITS:
 		o->logits = value;
 		break;
-	case 'I':
+	case RUN_IDS:
 		o->ids = true;
 		break;
-	case 'T':
+	case RUN_TIMEOUT:
 		return run_options_take_seconds("timeout", value, &o->timeout_ms);
-	case 'f':
+	case RUN_FIRST_TOKEN:
 		return run_options_take_seconds("first-token", value, &o->first_token_ms);
-	case 'u':
+	case RUN_SOCKET:
 		o->socket = value;
+		break;
+	case RUN_N_OPTIONS:
 		break;
 	}
 	return RUN_OK;
@@ -290,33 +272,38 @@ static int run_options_check(struct run_options *o, const struct given *given)
 	return RUN_OK;
 }
 
+static void run_options_help(void)
+{
+	fputs("Usage: mimeo-run --model NAME (--prompt TEXT | --tokens IDS) [OPTION]...\n\n"
+	      "Generate from a prompt through mimeod and print the answer.\n\n", stdout);
+	command_line_print_options(stdout, run_options_table, RUN_N_OPTIONS);
+}
+
 int run_options_parse(struct run_options *ret, int argc, char **argv)
 {
+	struct command_line line = {.argc = argc, .argv = argv, .options = run_options_table,
+		.n_options = RUN_N_OPTIONS};
 	struct given given = {0};
 	int option;
 
 	*ret = (struct run_options){0};
-	opterr = 0;
-	while ((option = getopt_long(argc, argv, ":", run_options_table, NULL)) != -1) {
-		if (option == 'h' || option == 'v') {
-			if (option == 'h')
-				fputs(run_options_usage, stdout);
-			else
-				printf("mimeo-run %s\n", mimeo_version());
-			ret->done = true;
+	while ((option = command_line_next(&line)) != COMMAND_END) {
+		ret->done = option == COMMAND_HELP || option == COMMAND_VERSION;
+		if (option == COMMAND_HELP)
+			run_options_help();
+		if (option == COMMAND_VERSION)
+			printf("mimeo-run %s\n", mimeo_version());
+		if (ret->done)
 			return RUN_OK;
-		}
-		if (option == '?' || option == ':') {
-			run_complain(option == ':' ? "%s: needs a value; see --help"
-						   : "%s: unknown or misused option; see --help",
-				argv[optind - 1]);
+		if (option == COMMAND_WRONG) {
+			run_complain("%s; see --help", line.error);
 			return RUN_USAGE;
 		}
-		if (run_options_take(ret, &given, option, optarg) != RUN_OK)
+		if (run_options_take(ret, &given, (enum run_option)option, line.value) != RUN_OK)
 			return RUN_USAGE;
 	}
 	if (optind < argc) {
-		run_complain("'%s': no arguments are taken beside options", argv[optind]);
+		run_complain("'%s': not an option; see --help", argv[optind]);
 		return RUN_USAGE;
 	}
 	return run_options_check(ret, &given);

@@ -164,19 +164,21 @@ static void test_config_errors(void **state)
 	} table[] = {
 		{ "", "", "no model: give one with --model NAME=DIR" },
 		{ "", "--model m", "--model: \"m\" is not NAME=DIR" },
-		{ "", "--model m=", "--model: \"\" is not a folder" },
+		{ "", "--model m=", "--model: \"\" is not a directory" },
 		{ "", "--model a/b=d", "--model: \"a/b\" is not a model name" },
 		{ "", "--model =d", "--model: \"\" is not a model name" },
 		{ "", "--model m=a --model m=b", "--model: model \"m\" is given twice" },
 		{ "[model m]\ndir=a\n[model m]\ndir=b\n", "", ":4: dir: model \"m\" is given twice" },
-		{ "[model a]\n", "", ":1: [model a]: model \"a\" has no folder" },
-		{ "[model a]\n[model b]\ndir=b\n", "", ":1: [model a]: model \"a\" has no folder" },
+		{ "[model a]\n", "", ":1: [model a]: model \"a\" has no directory" },
+		{ "[model a]\n[model b]\ndir=b\n", "", ":1: [model a]: model \"a\" has no directory" },
 		{ "", "--model m=d --max-requests 513",
 			"max_requests 513 exceeds max_batch_tokens 512" },
 		{ "[mimeod]\nmax_batch_tokens = 63\nmax_requests = 64\n", "--model m=d",
 			"lower --max-requests or raise --max-batch-tokens" },
-		{ "", "--model m=d --attention x=naive", "--attention: model \"x\" has no folder" },
-		{ "", "--model m=d --bogus", "--bogus: unknown or misused option" },
+		{ "", "--model m=d --attention x=naive", "--attention: model \"x\" has no directory" },
+		{ "", "--model m=d --bogus", "--bogus: unknown option" },
+		{ "", "--model m=d --max", "--max: ambiguous option" },
+		{ "", "--model m=d -x", "-x: unknown option" },
 		{ "", "--model m=d --max-requests", "--max-requests: needs a value" },
 		{ "", "--model m=d stray", "stray: not an option" },
 		{ "", "--model m=d --kv-pages 3 --kv-bytes 1G", "exclude each other" },
@@ -194,8 +196,8 @@ static void test_config_errors(void **state)
 		{ "[model m]\ndir = d\nmax_requests = 3\n", "", ":3: max_requests: unknown key" },
 		{ "[model ]\ndir = d\n", "", "is not a model name" },
 		{ "[model a b]\ndir = d\n", "", "\"a b\" is not a model name" },
-		{ "[model m]\nattention = naive\n", "", ":1: [model m]: model \"m\" has no folder" },
-		{ "[model m]\ndir =\n", "", ":2: dir: \"\" is not a folder" },
+		{ "[model m]\nattention = naive\n", "", ":1: [model m]: model \"m\" has no directory" },
+		{ "[model m]\ndir =\n", "", ":2: dir: \"\" is not a directory" },
 	};
 	struct config config;
 
@@ -410,6 +412,21 @@ static void test_config_help_and_version_are_written_and_end_it(void **state)
 	free(text);
 }
 
+static void test_config_help_has_at_most_80_columns(void **state)
+{
+	struct config config;
+	char *text = NULL;
+	size_t size;
+	FILE *out = open_memstream(&text, &size);
+
+	assert_int_equal(parse_with("--help", NULL, out, &config), OPTIONS_DONE);
+	fclose(out);
+	assert_true(size > 0);
+	for (const char *line = text; *line; line += strcspn(line, "\n") + 1)
+		assert_in_range(strcspn(line, "\n"), 0, 80);
+	free(text);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -430,6 +447,7 @@ int main(void)
 		cmocka_unit_test(test_config_sizes_have_suffixes_of_1024),
 		cmocka_unit_test(test_config_missing_default_file_is_no_error),
 		cmocka_unit_test(test_config_help_and_version_are_written_and_end_it),
+		cmocka_unit_test(test_config_help_has_at_most_80_columns),
 	};
 
 	return cmocka_run_group_tests_name("config", tests, NULL, NULL);

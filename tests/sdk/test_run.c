@@ -316,7 +316,7 @@ static void test_errors_have_a_status_and_a_reason(void **state)
 			       "mask only: start mimeod with --attention flex, unless the attention is "
 			       "latent"},
 		{"an unknown option", "--model m --bogus", .alone = true, .status = 2,
-			.err = "--bogus: unknown or misused option; see --help"},
+			.err = "--bogus: unknown option; see --help"},
 		{"an option without its value", "--tokens 1 --model", .alone = true, .status = 2,
 			.err = "--model: needs a value; see --help"},
 	};
@@ -387,7 +387,7 @@ static void test_help_and_version_go_to_standard_output(void **state)
 	struct outcome help = run_alone("--help"), version = run_alone("--version");
 
 	assert_int_equal(help.status, 0);
-	assert_memory_equal(help.out, "usage: ", 7);
+	assert_memory_equal(help.out, "Usage: ", 7);
 	assert_int_equal(version.status, 0);
 	assert_memory_equal(version.out, "mimeo-run ", 10);
 }

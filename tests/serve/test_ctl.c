@@ -208,8 +208,9 @@ static void test_wrong_command_line_is_named_and_exits_3(void **state)
 {
 	static const char *const table[][2] = {
 		{"", "a command is missing"},
-		{"--bogus status", "unknown or misused option: --bogus"},
-		{"status --socket", "--socket needs a value"},
+		{"--bogus status", "--bogus: unknown option"},
+		{"status --socket", "--socket: needs a value"},
+		{"status --json=1", "--json=1: takes no value"},
 		{"statu", "unknown command: statu"},
 		{"status all", "one word too many: all"},
 		{"graphs build", "one word too many: build"},
