@@ -59,47 +59,38 @@ static bool reclaim_leaves(const struct sequence *s)
 	return s->request || s->ephemeral || s->forget;
 }
 
-static uint64_t reclaim_coming_pages(const struct runner *runner)
+/* Pages or slots that are free, or will be when the launched steps have completed. */
+static uint64_t reclaim_pending(const struct runner *runner, bool pages)
 {
-	uint64_t n = kv_pages_free(runner->kv);
+	uint64_t n = pages ? kv_pages_free(runner->kv) : runner->slots.n_free;
 
 	for (const struct sequence *s = runner->slots.releasing; s; s = s->next)
-		n += reclaim_leaves(s) ? s->table.n_pages : 0;
-	return n;
-}
-
-static uint64_t reclaim_coming_slots(const struct runner *runner)
-{
-	uint64_t n = runner->slots.n_free;
-
-	for (const struct sequence *s = runner->slots.releasing; s; s = s->next)
-		n++;
+		n += !pages ? 1 : reclaim_leaves(s) ? s->table.n_pages : 0;
 	return n;
 }
 
 /* ---- what sessions have ---- */
 
-/* Slots, or pages of running sequences, that a session has of a model. */
-static uint32_t reclaim_held(const struct runner *runner, const struct engine_session *session, bool pages)
+/* Set n_running of all sessions with running sequences of the model, and of `session`: their slots, or pages of
+ * these sequences. */
+static void reclaim_count(const struct runner *runner, struct engine_session *session, bool pages)
 {
-	uint32_t n = 0;
+	const struct slots *slots = &runner->slots;
 
-	for (uint32_t i = 0; i < runner->slots.n_running; i++) {
-		const struct sequence *s = runner->slots.running[i];
-
-		if (s->session == session)
-			n += pages ? s->table.n_pages : 1;
-	}
-	return n;
+	session->n_running = 0;
+	for (uint32_t i = 0; i < slots->n_running; i++)
+		slots->running[i]->session->n_running = 0;
+	for (uint32_t i = 0; i < slots->n_running; i++)
+		slots->running[i]->session->n_running += pages ? slots->running[i]->table.n_pages : 1;
 }
 
+/* After reclaim_count. */
 static bool reclaim_is_above(const struct runner *runner, const struct engine_session *session, uint32_t n_more,
 	bool pages)
 {
 	const uint32_t n = pages ? kv_pages_total(runner->kv) : runner->limits->max_requests;
 
-	return reclaim_held(runner, session, pages) + n_more >
-		share_entitlement(session->accounting, session, n);
+	return session->n_running + n_more > share_entitlement(session->accounting, session, n);
 }
 
 /* The oldest running generate request. It is preempted only for the model's head. */
@@ -172,7 +163,7 @@ bool reclaim_pages(struct runner *runner, uint32_t n_pages, uint64_t claim, bool
 	if (!head && kv_pages_free(runner->kv) + reclaim_idle_pages(runner, claim) < n_pages)
 		return false;
 	reclaim_evict(runner, n_pages, claim);
-	while (head && reclaim_coming_pages(runner) < n_pages) {
+	while (head && reclaim_pending(runner, true) < n_pages) {
 		victim = reclaim_victim_of_head(runner);
 		if (!victim)
 			break;
@@ -187,7 +178,7 @@ bool reclaim_slots(struct runner *runner, uint32_t n_slots)
 {
 	struct sequence *victim;
 
-	while (reclaim_coming_slots(runner) < n_slots && (victim = reclaim_victim_of_head(runner)))
+	while (reclaim_pending(runner, false) < n_slots && (victim = reclaim_victim_of_head(runner)))
 		sequence_preempt(victim);
 	return runner->slots.n_free >= n_slots;
 }
@@ -224,35 +215,35 @@ static struct sequence *reclaim_victim_of_others(
 {
 	struct sequence *victim = reclaim_spare(runner, request);
 
-	if (victim || class_is_spare(request) || reclaim_is_above(runner, request->session, n_more, pages))
+	if (victim || class_is_spare(request))
 		return victim;
+	reclaim_count(runner, request->session, pages);
+	if (reclaim_is_above(runner, request->session, n_more, pages))
+		return NULL;
 	return reclaim_victim_above(runner, request->session, pages);
+}
+
+static bool reclaim_of_others(struct runner *runner, uint32_t n, const struct request *request, bool pages)
+{
+	struct sequence *victim;
+	bool any = false;
+
+	while (reclaim_pending(runner, pages) < n &&
+		(victim = reclaim_victim_of_others(runner, n, request, pages))) {
+		sequence_preempt(victim);
+		any = true;
+	}
+	return any;
 }
 
 bool reclaim_pages_of_others(struct runner *runner, uint32_t n_pages, const struct request *request)
 {
-	struct sequence *victim;
-	bool any = false;
-
-	while (reclaim_coming_pages(runner) < n_pages &&
-		(victim = reclaim_victim_of_others(runner, n_pages, request, true))) {
-		sequence_preempt(victim);
-		any = true;
-	}
-	return any;
+	return reclaim_of_others(runner, n_pages, request, true);
 }
 
 bool reclaim_slots_of_others(struct runner *runner, uint32_t n_slots, const struct request *request)
 {
-	struct sequence *victim;
-	bool any = false;
-
-	while (reclaim_coming_slots(runner) < n_slots &&
-		(victim = reclaim_victim_of_others(runner, n_slots, request, false))) {
-		sequence_preempt(victim);
-		any = true;
-	}
-	return any;
+	return reclaim_of_others(runner, n_slots, request, false);
 }
 
 /* ---- for a decode ---- */
@@ -264,6 +255,7 @@ static struct sequence *reclaim_younger(const struct runner *runner, const struc
 	const bool spare = class_is_spare(decode->request);
 	struct sequence *victim = NULL;
 
+	reclaim_count(runner, decode->session, true);
 	for (uint32_t i = 0; i < runner->slots.n_running; i++) {
 		struct sequence *s = runner->slots.running[i];
 
@@ -291,11 +283,11 @@ bool reclaim_pages_for_decode(struct runner *runner, uint32_t n_pages, const str
 	struct sequence *victim;
 
 	reclaim_evict(runner, n_pages, 0);
-	while (reclaim_coming_pages(runner) < n_pages && (victim = reclaim_victim_of_decode(runner, decode))) {
+	while (reclaim_pending(runner, true) < n_pages && (victim = reclaim_victim_of_decode(runner, decode))) {
 		sequence_preempt(victim);
 		reclaim_evict(runner, n_pages, 0);
 	}
-	if (reclaim_coming_pages(runner) < n_pages)
+	if (reclaim_pending(runner, true) < n_pages)
 		reclaim_pages_of_others(runner, n_pages, decode->request);
 	return kv_pages_free(runner->kv) >= n_pages;
 }
