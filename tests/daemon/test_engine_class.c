@@ -151,6 +151,39 @@ static void test_interactive_requests_take_no_more_than_their_users_share(void *
 	close_engine();
 }
 
+static void test_interactive_request_takes_a_slot_of_its_users_normal_ones(void **state)
+{
+	open_engine(&(struct rig_options){.max_requests = 4});
+	for (uint32_t i = 0; i < 4; i++)
+		ask(0, i, MIMEO_CLASS_NORMAL, 20, 300);
+	steps(20);
+	ask(0, 10, MIMEO_CLASS_INTERACTIVE, 20, 5);
+	ask(0, 11, MIMEO_CLASS_NORMAL, 20, 5);
+	steps(15);
+	assert_right(0, 10);
+	assert_int_equal(n_done(0), 1);
+	/* The youngest of those that ran. */
+	assert_true(request_of(0, 3)->preempted);
+	close_engine();
+}
+
+static void test_interactive_requests_are_preempted_after_others_of_their_session(void **state)
+{
+	open_engine(&(struct rig_options){.max_requests = 4});
+	ask(0, 0, MIMEO_CLASS_NORMAL, 20, 300);
+	ask(0, 1, MIMEO_CLASS_NORMAL, 20, 300);
+	ask(0, 2, MIMEO_CLASS_INTERACTIVE, 20, 300);
+	ask(0, 3, MIMEO_CLASS_INTERACTIVE, 20, 300);
+	steps(20);
+	ask(1, 0, MIMEO_CLASS_NORMAL, 20, 5);
+	steps(15);
+	assert_right(1, 0);
+	assert_false(request_of(0, 2)->preempted);
+	assert_false(request_of(0, 3)->preempted);
+	assert_true(request_of(0, 1)->preempted);
+	close_engine();
+}
+
 /* ---- batch ---- */
 
 static void test_batch_requests_use_slots_that_nobody_else_wants(void **state)
@@ -324,6 +357,8 @@ int main(void)
 		cmocka_unit_test(test_interactive_request_starts_before_earlier_ones_of_its_session),
 		cmocka_unit_test(test_interactive_request_waits_for_an_earlier_one_on_its_sequence),
 		cmocka_unit_test(test_interactive_requests_take_no_more_than_their_users_share),
+		cmocka_unit_test(test_interactive_request_takes_a_slot_of_its_users_normal_ones),
+		cmocka_unit_test(test_interactive_requests_are_preempted_after_others_of_their_session),
 		cmocka_unit_test(test_batch_requests_use_slots_that_nobody_else_wants),
 		cmocka_unit_test(test_batch_requests_give_their_slots_to_others_and_end_later),
 		cmocka_unit_test(test_batch_requests_give_way_to_their_own_users_others),

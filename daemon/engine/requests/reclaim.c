@@ -109,6 +109,19 @@ static const struct sequence *reclaim_oldest(const struct runner *runner)
 
 /* ---- preemption ---- */
 
+/* Is s preempted before the victim? First those of the session that is furthest ahead (share.h); of one session the
+ * lower class, then the younger request. */
+static bool reclaim_goes_before(const struct sequence *s, const struct sequence *victim)
+{
+	if (!victim)
+		return true;
+	if (s->session != victim->session)
+		return share_is_before(victim->session, s->session);
+	if (s->request->class != victim->request->class)
+		return class_is_before(victim->request->class, s->request->class);
+	return s->request->order > victim->request->order;
+}
+
 /* The youngest spare batch request, for any other request; NULL: none. */
 static struct sequence *reclaim_spare(const struct runner *runner, const struct request *request)
 {
@@ -126,7 +139,7 @@ static struct sequence *reclaim_spare(const struct runner *runner, const struct 
 	return victim;
 }
 
-/* A spare request, else the youngest generate request that may be preempted for the model's head; NULL: none. */
+/* A spare request, else the next generate request that may be preempted for the model's head; NULL: none. */
 static struct sequence *reclaim_victim_of_head(const struct runner *runner)
 {
 	const struct request *head = runner->slots.head;
@@ -139,7 +152,7 @@ static struct sequence *reclaim_victim_of_head(const struct runner *runner)
 
 		if (!sequence_is_preemptible(s) || (s->request->order < head->order && s->n_tokens <= s->prompt_end))
 			continue;
-		if (!victim || s->request->order > victim->request->order)
+		if (reclaim_goes_before(s, victim))
 			victim = s;
 	}
 	return victim;
@@ -185,8 +198,28 @@ bool reclaim_slots(struct runner *runner, uint32_t n_slots)
 
 /* ---- from spare requests, and from sessions above their entitlement ---- */
 
-/* The youngest preemptible request of another session that is above its entitlement; of several such sessions
- * the one whose turn comes last. */
+/* For an interactive request: the next one to be preempted of its user's others; NULL: none. */
+static struct sequence *reclaim_victim_of_user(const struct runner *runner, const struct request *request)
+{
+	const struct sequence *oldest = reclaim_oldest(runner);
+	struct sequence *victim = NULL;
+
+	if (request->class != MIMEO_CLASS_INTERACTIVE)
+		return NULL;
+	for (uint32_t i = 0; i < runner->slots.n_running; i++) {
+		struct sequence *s = runner->slots.running[i];
+
+		if (s->session->share.user != request->session->share.user ||
+			s->request->class != MIMEO_CLASS_NORMAL || s == oldest || !sequence_is_preemptible(s) ||
+			s->n_tokens <= s->prompt_end)
+			continue;
+		if (reclaim_goes_before(s, victim))
+			victim = s;
+	}
+	return victim;
+}
+
+/* The next preemptible request of another session that is above its entitlement. */
 static struct sequence *reclaim_victim_above(
 	const struct runner *runner, const struct engine_session *session, bool pages)
 {
@@ -199,13 +232,8 @@ static struct sequence *reclaim_victim_above(
 		if (s->session == session || s == oldest || !sequence_is_preemptible(s) ||
 			s->n_tokens <= s->prompt_end || share_leads(session, s->session))
 			continue;
-		if (victim && s->session == victim->session) {
-			if (s->request->order > victim->request->order)
-				victim = s;
-		} else if ((!victim || share_is_before(victim->session, s->session)) &&
-			reclaim_is_above(runner, s->session, 0, pages)) {
+		if (reclaim_goes_before(s, victim) && reclaim_is_above(runner, s->session, 0, pages))
 			victim = s;
-		}
 	}
 	return victim;
 }
@@ -215,6 +243,8 @@ static struct sequence *reclaim_victim_of_others(
 {
 	struct sequence *victim = reclaim_spare(runner, request);
 
+	if (!victim)
+		victim = reclaim_victim_of_user(runner, request);
 	if (victim || class_is_spare(request))
 		return victim;
 	reclaim_count(runner, request->session, pages);
@@ -248,7 +278,7 @@ bool reclaim_slots_of_others(struct runner *runner, uint32_t n_slots, const stru
 
 /* ---- for a decode ---- */
 
-/* The youngest request that was submitted after the decode's. any: also of sessions that are not above their
+/* The next one of those that were submitted after the decode's request. any: also of sessions that are not above their
  * entitlement. A spare request takes from batch requests only. */
 static struct sequence *reclaim_younger(const struct runner *runner, const struct sequence *decode, bool any)
 {
@@ -260,8 +290,7 @@ static struct sequence *reclaim_younger(const struct runner *runner, const struc
 		struct sequence *s = runner->slots.running[i];
 
 		if (!sequence_is_preemptible(s) || s->request->order <= decode->request->order ||
-			(spare && s->request->class != MIMEO_CLASS_BATCH) ||
-			(victim && s->request->order < victim->request->order))
+			(spare && s->request->class != MIMEO_CLASS_BATCH) || !reclaim_goes_before(s, victim))
 			continue;
 		if (any || s->session == decode->session || reclaim_is_above(runner, s->session, 0, true))
 			victim = s;
