@@ -38,6 +38,7 @@ struct bench_options {
 	const char *shape;      /* of a random model that is made for the run */
 	const char *spin_us;    /* for the daemon to start */
 	const char *graph_mode; /* for the daemon to start */
+	const char *prefix_sharing; /* for the daemon to start */
 	const char *attention;  /* backend, for the daemon to start or in process */
 	const char *draft;      /* directory of the draft model */
 	const char *text;       /* replaces the fixed prompt: one token per byte */

@@ -54,6 +54,8 @@ static void load_counters(struct results *results, const struct served *run)
 		return;
 	results_value(results, "steps", NULL, TABLE_COUNT, steps);
 	results_value(results, "tokens_taken_in", NULL, TABLE_COUNT, in);
+	results_value(results, "cached_tokens", NULL, TABLE_COUNT,
+		served_count(run, "mimeo_cached_tokens_total", NULL));
 	results_seconds(results, "step_mean_s", NULL,
 		served_count(run, "mimeo_lane_nanoseconds_total", NULL) * 1e-9 / steps);
 	results_number(results, "padded_percent", NULL, 100 * padded / (padded + in));

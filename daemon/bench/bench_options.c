@@ -38,6 +38,7 @@ static const struct option_row {
 	{{"deterministic", NULL, "a deterministic model, as for mimeod(8)"}, FLAG, TO(deterministic)},
 	{{"spin-us", "N", "how long the daemon spins, as for mimeod(8)"}, WORD, TO(spin_us)},
 	{{"graph-mode", "MODE", "of the daemon, as for mimeod(8)"}, WORD, TO(graph_mode)},
+	{{"prefix-sharing", "WHO", "of the daemon, as for mimeod(8)"}, WORD, TO(prefix_sharing)},
 	{{"processes", "LIST", "numbers of processes, 1 to 64 each"}, LIST, TO(processes), 1, BENCH_PROCESSES_MAX,
 		"processes"},
 	{{"in-flight", "N", "concurrent requests of each process"}, NUMBER, TO(in_flight), 1, 64, "requests"},

@@ -42,8 +42,8 @@ static const struct bench benches[] = {
 		"processes prompt tokens spin-us plot" BENCH_FINDS, "processes=1,2,4,8,16 prompt=16 tokens=200",
 		share_panels},
 	{"load", "N processes with mixed requests in flight: throughput and latency", bench_load,
-		BENCH_RANGES, "processes in-flight requests prompt tokens prefix seed spin-us graph-mode plot"
-		BENCH_FINDS,
+		BENCH_RANGES, "processes in-flight requests prompt tokens prefix prefix-sharing seed spin-us graph-mode"
+		" plot" BENCH_FINDS,
 		"processes=1,2,4,8 in-flight=4 requests=16 prompt=100-1000 tokens=50-200 prefix=0 seed=1",
 		load_panels},
 	{"speculation", "a load with a draft model and without; what a step of each costs",

@@ -84,6 +84,13 @@ struct client {
 	uint32_t next; /* request to submit */
 };
 
+/* Each prompt of a run is another one, or the daemon would find it in its prefix cache, and sequences would share
+ * pages. That of a draft model's bench is fixed: how many draft tokens are accepted depends on it. */
+static uint64_t client_seed(const struct bench_options *o, uint32_t round, uint32_t request)
+{
+	return o->draft_tokens ? 0 : ((uint64_t)(2 * o->seed + round) << 32) + request + 1;
+}
+
 static int client_submit(struct client *c, uint32_t flow)
 {
 	const struct clients *clients = c->work->clients;
@@ -98,7 +105,7 @@ static int client_submit(struct client *c, uint32_t flow)
 		.text = o->text,
 		.n_prompt = clients->requests[own].prompt,
 		.n_tokens = clients->requests[own].tokens,
-		.seed = o->seed ? ((uint64_t)o->seed << 32) + own + 1 : 0,
+		.seed = client_seed(o, clients->round, own),
 		.n_prefix = o->prefix,
 		.user_data = flow,
 	});
@@ -280,6 +287,7 @@ static int served_run(const struct bench_options *options, const struct target *
 	clients->first->n = clients->between->n = 0;
 	for (uint32_t i = 0; i < n_processes; i++)
 		clients->at[i]->n = 0;
+	clients->round = 1;
 	(void)target_ask(target, "metrics", &run->before);
 	rc = clients_run(clients, options, target);
 	if (rc < 0)
@@ -302,6 +310,7 @@ int served_measure(const struct bench_options *options, const char *draft, struc
 		&(struct spawn_needs){
 			.spin_us = options->spin_us,
 			.graph_mode = options->graph_mode,
+			.prefix_sharing = options->prefix_sharing,
 			.draft = draft,
 			.draft_tokens = options->draft_tokens,
 			.kv_pages = most * served_in_flight(options) *

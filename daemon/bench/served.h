@@ -21,6 +21,7 @@ struct clients_request {
 
 struct clients {
 	uint32_t n, n_requests, in_flight; /* processes; of each: all requests, and concurrent ones */
+	uint32_t round;                    /* 0: warm-up, 1: measured; their prompts differ */
 	struct clients_request *requests;  /* [n, n_requests] */
 	uint64_t n_tokens, n_prompt_tokens;           /* of all requests */
 	struct samples *at[BENCH_PROCESSES_MAX];      /* when each token came, of a process */

@@ -202,6 +202,7 @@ static int target_start(
 	launch_add(&launch, "--max-sessions-per-uid", "64"); /* BENCH_PROCESSES_MAX */
 	launch_add(&launch, "--max-sessions", "128"); /* a single user may use half of it */
 	launch_add(&launch, "--graph-mode", needs->graph_mode);
+	launch_add(&launch, "--prefix-sharing", needs->prefix_sharing);
 	launch_add(&launch, "--draft", needs->draft);
 	launch_add(&launch, "--draft-tokens", needs->draft ? drafts : NULL);
 	launch_add(&launch, "--spin-us", needs->spin_us);

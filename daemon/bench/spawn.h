@@ -20,7 +20,7 @@
 struct spawn_needs {
 	const char *spin_us;    /* NULL: its default */
 	uint32_t kv_pages;      /* that it needs at least */
-	const char *graph_mode; /* NULL: its default */
+	const char *graph_mode, *prefix_sharing; /* NULL: its default */
 	const char *draft;      /* directory; NULL: none */
 	uint32_t draft_tokens;  /* of that */
 };
