@@ -295,6 +295,8 @@ static int config_resolve_models(const struct config_settings *settings, struct 
 /* Limits that concern several keys. */
 static int config_check_steps(const struct config *config, struct config_error *error)
 {
+	if (!config->max_batch_tokens)
+		return 0; /* chosen when the device is known */
 	if (config->max_requests > config->max_batch_tokens)
 		return config_refuse(error,
 			"max_requests %u exceeds max_batch_tokens %u: a step has a token for each "

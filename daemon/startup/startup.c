@@ -301,16 +301,18 @@ static int startup_find_users(struct startup *startup, struct startup_error *err
 	return 0;
 }
 
-/* 256 slots take some 100 MB of activations and inputs; a draft model's logits half a gigabyte. */
-static void startup_choose_slots(struct startup *startup)
+/* 256 slots and 2048 tokens take some 200 MB of activations and inputs; a draft model's logits half a gigabyte. */
+static void startup_choose_steps(struct startup *startup)
 {
 	const bool large = strcmp(startup->info.kind, "cuda") == 0 &&
 		startup->info.total_bytes >= 32ull << 30;
-	const uint32_t slots = large ? 256 : 64;
+	const uint32_t slots = large ? 256 : 64, tokens = large ? 2048 : 512;
+	struct config *own = &startup->own;
 
-	if (startup->own.max_requests)
-		return;
-	startup->own.max_requests = slots < startup->own.max_batch_tokens ? slots : startup->own.max_batch_tokens;
+	if (!own->max_batch_tokens)
+		own->max_batch_tokens = tokens > own->max_requests ? tokens : own->max_requests;
+	if (!own->max_requests)
+		own->max_requests = slots < own->max_batch_tokens ? slots : own->max_batch_tokens;
 }
 
 static int startup_run(struct startup *startup, struct startup_error *error)
@@ -324,7 +326,7 @@ static int startup_run(struct startup *startup, struct startup_error *error)
 	rc = startup_open_device(startup, error);
 	if (rc < 0)
 		return rc;
-	startup_choose_slots(startup);
+	startup_choose_steps(startup);
 	rc = startup_bind(startup, error);
 	if (rc < 0)
 		return rc;

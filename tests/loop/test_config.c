@@ -24,7 +24,7 @@ static void test_config_defaults(void **state)
 	assert_string_equal(config.loop, "");
 	assert_int_equal(config.n_capture_sizes, 0);
 	assert_int_equal(config.max_requests, 0); /* the device decides */
-	assert_int_equal(config.max_batch_tokens, 512);
+	assert_int_equal(config.max_batch_tokens, 0); /* nor here */
 	assert_int_equal(config.token_us, 50000);
 	assert_int_equal(config.page_tokens, 16);
 	assert_int_equal(config.max_seq_len, 0);
@@ -110,11 +110,8 @@ static void test_config_every_key_is_an_option_and_a_key_of_the_file(void **stat
 		const char *expected = strcmp(key->name, "max_batch_tokens") ? values[i].shown : "65536";
 
 		option_of(key->name, option, sizeof(option));
-		/* the largest number of requests needs as many tokens */
-		const char *rest = strcmp(key->name, "max_requests") ? "" : " --max-batch-tokens 4096";
-		/* and a draft's tokens a draft */
-		if (strcmp(key->name, "draft_tokens") == 0)
-			rest = " --draft d";
+		/* a draft's tokens need a draft */
+		const char *rest = strcmp(key->name, "draft_tokens") ? "" : " --draft d";
 		snprintf(text, sizeof(text), "--model m=d %s %s%s", option, values[i].value, rest);
 		assert_int_equal(parse(text, &config), 0);
 		assert_string_equal(config_show(key, &config, NULL, shown, sizeof(shown)), expected);
@@ -171,7 +168,7 @@ static void test_config_errors(void **state)
 		{ "[model m]\ndir=a\n[model m]\ndir=b\n", "", ":4: dir: model \"m\" is given twice" },
 		{ "[model a]\n", "", ":1: [model a]: model \"a\" has no directory" },
 		{ "[model a]\n[model b]\ndir=b\n", "", ":1: [model a]: model \"a\" has no directory" },
-		{ "", "--model m=d --max-requests 513",
+		{ "", "--model m=d --max-requests 513 --max-batch-tokens 512",
 			"max_requests 513 exceeds max_batch_tokens 512" },
 		{ "[mimeod]\nmax_batch_tokens = 63\nmax_requests = 64\n", "--model m=d",
 			"lower --max-requests or raise --max-batch-tokens" },

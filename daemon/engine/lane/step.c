@@ -262,7 +262,8 @@ static void step_count(
 		entry->used_ns = lane->work_since_ns;
 		return;
 	}
-	if (reason == EAGER_TOO_WIDE)
+	/* Prompts gain nothing by graphs: their kernels take longer than a launch. */
+	if (reason == EAGER_TOO_WIDE && !inflight->n_prompt)
 		step_warn_too_wide(&lane->schedules[runner->index], runner, n_tokens);
 	counter_add(&stats->n_eager[reason], 1);
 	counter_add(&runner->n_eager[reason], 1);
