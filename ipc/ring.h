@@ -136,6 +136,7 @@ enum ring_detail {
 	RING_DETAIL_MASK_TOKENS = 23, /* [row, tokens under its mask, most possible, mask] */
 	RING_DETAIL_DEADLINE = 24,    /* [enum msg_field, milliseconds] which deadline passed */
 	RING_DETAIL_DETERMINISTIC = 25, /* the model is not */
+	RING_DETAIL_PAYLOAD_MOST = 26, /* [bytes given, most possible] */
 };
 
 /* Completion entry. */

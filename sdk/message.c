@@ -93,6 +93,8 @@ static const char *const message_formats[] = {
 	[RING_DETAIL_MASK_TOKENS] = NULL,
 	[RING_DETAIL_DETERMINISTIC] = "deterministic results are asked for, and the model's may depend on what else "
 				      "runs; the operator makes a model deterministic by --deterministic yes",
+	[RING_DETAIL_PAYLOAD_MOST] = "the step's rows and tokens have %u bytes, and the daemon takes at most %u at once: "
+				     "divide the rows among several steps",
 };
 
 int mimeo_event_message(const struct mimeo_event *event, char *buffer, size_t size)

@@ -77,8 +77,7 @@ static bool engine_take(struct engine *engine)
 	bool worked = mailbox_take(engine);
 	int rc = 0;
 
-	for (uint32_t i = 0; i < accounting->n_sessions; i++)
-		worked |= submissions_take(accounting->sessions[i]);
+	worked |= submissions_take(accounting);
 	worked |= results_take(lane);
 	worked |= finish_overdue(accounting);
 	place_release_buffers(accounting);

@@ -457,6 +457,13 @@ static void test_message_about_a_deadline_names_which_it_was(void **state)
 		"first_token_ms: no token came within at least 2147483647 ms of the submission");
 }
 
+static void test_message_about_a_payload_names_its_limit(void **state)
+{
+	assert_message(MIMEO_E_TOO_LONG, RING_DETAIL_PAYLOAD_MOST, (int32_t[4]){9000000, 8388608},
+		"the step's rows and tokens have 9000000 bytes, and the daemon takes at most 8388608 at once: divide "
+		"the rows among several steps");
+}
+
 static void test_message_without_detail_is_the_statuss_sentence(void **state)
 {
 	struct mimeo_event event = {.status = MIMEO_E_CANCELLED};
@@ -466,7 +473,7 @@ static void test_message_without_detail_is_the_statuss_sentence(void **state)
 		mimeo_event_message(&event, text, sizeof(text));
 		bool sentence = strcmp(text, mimeo_strerror(event.status)) == 0;
 		assert_int_equal(sentence, event.detail == RING_DETAIL_NONE ||
-			event.detail > RING_DETAIL_DETERMINISTIC);
+			event.detail > RING_DETAIL_PAYLOAD_MOST);
 	}
 }
 
@@ -494,6 +501,7 @@ int main(void)
 		cmocka_unit_test(test_message_names_the_offending_value),
 		cmocka_unit_test(test_message_about_a_mask_names_field_value_limit_and_remedy),
 		cmocka_unit_test(test_message_about_a_deadline_names_which_it_was),
+		cmocka_unit_test(test_message_about_a_payload_names_its_limit),
 		cmocka_unit_test(test_message_without_detail_is_the_statuss_sentence),
 	};
 

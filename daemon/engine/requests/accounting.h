@@ -24,6 +24,7 @@ struct accounting {
 	uint64_t seed_state;
 	struct engine_session *sessions[ENGINE_SESSIONS_MAX];
 	uint32_t n_sessions;
+	uint32_t first_session; /* whose submissions are taken first in the next turn */
 	struct share_user users[ENGINE_SESSIONS_MAX];
 	uint32_t active_weight; /* of users with requests in flight */
 	uint64_t n_turns;       /* of admission */

@@ -34,7 +34,7 @@ static const void *intake_extent(const struct engine_session *session, uint32_t 
 }
 
 /* The header, copied. */
-static int intake_copy_header(const struct engine_session *session, const struct ring_sqe *sqe,
+static int intake_copy_header(struct engine_session *session, const struct ring_sqe *sqe,
 	uint8_t header[static MSG_HEADER_MAX], struct refusal *refusal)
 {
 	const void *at;
@@ -45,6 +45,7 @@ static int intake_copy_header(const struct engine_session *session, const struct
 	if (!at)
 		return refusal->status;
 	memcpy(header, at, sqe->header_length);
+	session->n_copied += sqe->header_length;
 	return 0;
 }
 
@@ -54,13 +55,12 @@ static int intake_refuse_payload(struct refusal *refusal, uint64_t given, uint64
 		DETAIL(RING_DETAIL_PAYLOAD, (int64_t)given, (int64_t)needed));
 }
 
-/* The payload, copied to the request's own. */
-static const void *intake_copy_payload(const struct request *request, const struct ring_sqe *sqe,
+/* The payload in the arena, for which the request has memory of its own. */
+static const uint8_t *intake_payload(const struct request *request, const struct ring_sqe *sqe,
 	struct refusal *refusal)
 {
 	const struct engine_session *session = request->session;
 	const void *at = intake_extent(session, sqe->payload_offset, sqe->payload_length, 4, refusal);
-	uint8_t *own = session->payloads.memory + request->payload.offset;
 
 	if (!at)
 		return NULL;
@@ -70,8 +70,26 @@ static const void *intake_copy_payload(const struct request *request, const stru
 		return NULL;
 	}
 	assert(request->payload.bytes >= sqe->payload_length);
-	memcpy(own, at, sqe->payload_length);
+	return at;
+}
+
+/* Copy a part of it to the request's own. Returns where that begins. */
+static const void *intake_copy_payload(
+	const struct request *request, const uint8_t *payload, uint32_t from, uint32_t bytes)
+{
+	struct engine_session *session = request->session;
+	uint8_t *own = session->payloads.memory + request->payload.offset + from;
+
+	assert((uint64_t)from + bytes <= request->payload.bytes);
+	memcpy(own, payload + from, bytes);
+	session->n_copied += bytes;
 	return own;
+}
+
+static int intake_refuse_length(struct refusal *refusal, const struct runner *runner, uint32_t n_tokens)
+{
+	return intake_refuse(refusal, MIMEO_E_TOO_LONG,
+		DETAIL(RING_DETAIL_LENGTH, n_tokens, runner->options.max_seq_len));
 }
 
 static int intake_check_tokens(const struct runner *runner, const int32_t *tokens, uint32_t n,
@@ -131,6 +149,7 @@ static const int32_t *intake_read_generate(struct request *request, const struct
 	struct engine_session *session = request->session;
 	struct accounting *accounting = session->accounting;
 	uint8_t header[MSG_HEADER_MAX];
+	const uint8_t *payload;
 	const int32_t *tokens;
 	uint64_t bytes;
 
@@ -140,14 +159,19 @@ static const int32_t *intake_read_generate(struct request *request, const struct
 		accounting->codec, header, sqe->header_length, ret, &refusal->detail);
 	if (refusal->status || intake_find_model(accounting, ret->model, request, refusal))
 		return NULL;
-	tokens = intake_copy_payload(request, sqe, refusal);
-	if (!tokens)
+	payload = intake_payload(request, sqe, refusal);
+	if (!payload)
 		return NULL;
 	bytes = (uint64_t)ret->n_tokens * sizeof(*tokens) + intake_words_bytes(&ret->mask, ret->n_tokens);
 	if (sqe->payload_length != bytes) {
 		intake_refuse_payload(refusal, sqe->payload_length, bytes);
 		return NULL;
 	}
+	if (ret->n_tokens > request->runner->options.max_seq_len) {
+		intake_refuse_length(refusal, request->runner, ret->n_tokens);
+		return NULL;
+	}
+	tokens = intake_copy_payload(request, payload, 0, sqe->payload_length);
 	return intake_check_tokens(request->runner, tokens, ret->n_tokens, refusal) ? NULL : tokens;
 }
 
@@ -336,35 +360,51 @@ static int intake_generate(struct request *request, const struct ring_sqe *sqe, 
 	return intake_mask(request, &msg.mask, refusal);
 }
 
-static int intake_rows(struct request *request, const struct ring_sqe *sqe, uint32_t n_rows,
-	const struct mimeo_mask *mask, struct refusal *refusal)
+/* The rows that the payload begins with; its tokens are to be copied behind them. */
+static int intake_read_rows(struct request *request, const struct ring_sqe *sqe, uint32_t n_rows,
+	const struct mimeo_mask *mask, const uint8_t *payload, struct refusal *refusal)
 {
-	const uint8_t *payload = intake_copy_payload(request, sqe, refusal);
-	const uint64_t start = (uint64_t)n_rows * sizeof(struct msg_row);
+	const uint32_t start = n_rows * (uint32_t)sizeof(struct msg_row);
+	const uint8_t *own;
 	uint64_t at = start;
 
-	if (!payload)
-		return refusal->status;
-	if (at > sqe->payload_length)
-		return intake_refuse_payload(refusal, sqe->payload_length, at);
+	if (start > sqe->payload_length)
+		return intake_refuse_payload(refusal, sqe->payload_length, start);
+	own = intake_copy_payload(request, payload, 0, start);
 	for (uint32_t i = 0; i < n_rows; i++) {
 		struct msg_row row;
 
-		memcpy(&row, payload + i * sizeof(row), sizeof(row));
+		memcpy(&row, own + i * sizeof(row), sizeof(row));
 		request->rows[i] = (struct request_row){
 			row.sequence, row.n_tokens, (uint32_t)((at - start) / sizeof(int32_t)),
-			(const int32_t *)(payload + at)};
+			(const int32_t *)(own + at)};
 		at += (uint64_t)row.n_tokens * sizeof(int32_t);
 		if (at > sqe->payload_length)
 			return intake_refuse_payload(refusal, sqe->payload_length, at);
-		if (intake_check_tokens(request->runner, request->rows[i].tokens, row.n_tokens, refusal))
-			return refusal->status;
+		if (row.n_tokens > request->runner->options.max_seq_len)
+			return intake_refuse_length(refusal, request->runner, row.n_tokens);
 	}
 	if (msg_mask_has_words(mask))
-		request->mask_words = payload + at;
+		request->mask_words = own + at;
 	at += intake_words_bytes(mask, (at - start) / sizeof(int32_t));
-	if (at != sqe->payload_length)
-		return intake_refuse_payload(refusal, sqe->payload_length, at);
+	return at == sqe->payload_length ? 0 : intake_refuse_payload(refusal, sqe->payload_length, at);
+}
+
+static int intake_rows(struct request *request, const struct ring_sqe *sqe, uint32_t n_rows,
+	const struct mimeo_mask *mask, struct refusal *refusal)
+{
+	const uint32_t start = n_rows * (uint32_t)sizeof(struct msg_row);
+	const uint8_t *payload = intake_payload(request, sqe, refusal);
+
+	if (!payload || intake_read_rows(request, sqe, n_rows, mask, payload, refusal))
+		return refusal->status;
+	intake_copy_payload(request, payload, start, sqe->payload_length - start);
+	for (uint32_t i = 0; i < n_rows; i++) {
+		const struct request_row *row = &request->rows[i];
+
+		if (intake_check_tokens(request->runner, row->tokens, row->n_tokens, refusal))
+			return refusal->status;
+	}
 	return 0;
 }
 
@@ -441,10 +481,20 @@ static bool intake_take_payload(struct engine_session *session, const struct rin
 	return session->n_in_flight == session->n_waiting && !session->accounting->admit;
 }
 
-/* Bytes of the longest prompt, with mask words: a longer one is refused before it is copied. */
-static uint64_t intake_longest(const struct accounting *accounting)
+/* A payload that is too long to be copied: a prompt longer than any sequence, or a step's rows. */
+static int intake_check_payload(const struct accounting *accounting, const struct ring_sqe *sqe,
+	struct refusal *refusal)
 {
-	return (uint64_t)accounting->max_seq_len * (sizeof(int32_t) + sizeof(uint64_t));
+	const uint64_t longest = (uint64_t)accounting->max_seq_len * (sizeof(int32_t) + sizeof(uint64_t));
+	const uint64_t most = longest > PAYLOAD_BYTES_MAX ? longest : PAYLOAD_BYTES_MAX;
+
+	if (sqe->op == RING_OP_GENERATE && sqe->payload_length > longest)
+		return intake_refuse(refusal, MIMEO_E_TOO_LONG,
+			DETAIL(RING_DETAIL_LENGTH, sqe->payload_length / 4, accounting->max_seq_len));
+	if (sqe->op == RING_OP_STEP && sqe->payload_length > most)
+		return intake_refuse(refusal, MIMEO_E_TOO_LONG,
+			DETAIL(RING_DETAIL_PAYLOAD_MOST, sqe->payload_length, (int64_t)most));
+	return 0;
 }
 
 int intake_request(struct engine_session *session, const struct ring_sqe *sqe, struct refusal *refusal)
@@ -457,9 +507,8 @@ int intake_request(struct engine_session *session, const struct ring_sqe *sqe, s
 		return refusal->status = MIMEO_E_DEVICE_LOST;
 	if (accounting->draining && intake_is_new_work(sqe->op))
 		return refusal->status = MIMEO_E_DRAINING;
-	if (sqe->op == RING_OP_GENERATE && sqe->payload_length > intake_longest(accounting))
-		return intake_refuse(refusal, MIMEO_E_TOO_LONG,
-			DETAIL(RING_DETAIL_LENGTH, sqe->payload_length / 4, accounting->max_seq_len));
+	if (intake_check_payload(accounting, sqe, refusal))
+		return refusal->status;
 	if (!intake_take_payload(session, sqe, request))
 		return 1;
 	*request = (struct request){

@@ -14,6 +14,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* The largest payload of a step, unless a single row of max_seq_len tokens takes more: one entry is copied and
+ * checked in one piece. */
+#define PAYLOAD_BYTES_MAX (8u << 20)
+
 /* In its request. */
 struct payload {
 	struct payload *prev, *next; /* by offset */

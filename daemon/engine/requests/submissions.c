@@ -89,14 +89,21 @@ static bool submissions_entry(struct engine_session *session, const struct ring_
 	return true;
 }
 
+/* Has its client had less of the turn than it may? */
+static bool submissions_has_turn(const struct engine_session *session)
+{
+	return session->n_copied < SUBMISSIONS_SESSION_BYTES;
+}
+
 /* Make requests of held entries, up to the first whose payload has no space. */
 static bool submissions_held(struct engine_session *session)
 {
 	bool worked = false;
 
-	while (session->n_held) {
+	while (session->n_held && submissions_has_turn(session)) {
 		struct held_entry *first = session->held;
 
+		session->n_copied += SUBMISSIONS_ENTRY_BYTES;
 		if (!submissions_entry(session, &first->sqe))
 			break;
 		held_remove(session, first);
@@ -116,6 +123,7 @@ static void submissions_accept(struct engine_session *session, struct ring_sqe *
 	const bool waits = session->n_held && sqe->op != RING_OP_CANCEL && sqe->op != RING_OP_NOP;
 	struct deadlines deadlines = {0};
 
+	session->n_copied += SUBMISSIONS_ENTRY_BYTES;
 	if (submissions_is_in_flight(session, sqe->request)) {
 		engine_session_fail(session, "submission ring: a request index that is out of range or in flight");
 		return;
@@ -133,21 +141,22 @@ static void submissions_accept(struct engine_session *session, struct ring_sqe *
 	held_push(session, sqe, &deadlines);
 }
 
-bool submissions_take(struct engine_session *session)
+/* Take what the session submitted, as far as its turn goes. True if there was anything. */
+static bool submissions_take_session(struct engine_session *session)
 {
 	struct ring *ring = &session->port->region.ring;
 	struct ring_sqe sqe;
 	bool worked;
 	uint32_t n;
 
+	session->n_copied = 0;
 	if (session->failed || session->detached)
 		return false;
 	session->cq_full = false;
 	worked = submissions_cancel_by_words(session);
 	worked |= submissions_held(session);
-	/* At most one ring of entries a turn, so that a client that submits continuously does not delay
-	 * others. An entry is taken when its final completion fits beside those of the requests in flight. */
-	for (n = 0; n < session->n_requests; n++) {
+	/* An entry is taken when its final completion fits beside those of the requests in flight. */
+	for (n = 0; n < session->n_requests && submissions_has_turn(session); n++) {
 		int room = ring_cq_fits(ring, session->n_in_flight + session->n_held + 1);
 
 		session->cq_full = room == 0;
@@ -163,4 +172,21 @@ bool submissions_take(struct engine_session *session)
 		ring_sq_release(ring);
 	/* The end of a running request wakes the engine; after an admission it must look again. */
 	return worked || n > 0 || (session->n_held && session->n_in_flight == session->n_waiting);
+}
+
+bool submissions_take(struct accounting *accounting)
+{
+	const uint32_t n = accounting->n_sessions;
+	uint64_t n_copied = 0;
+	bool worked = false;
+	uint32_t i;
+
+	for (i = 0; i < n && n_copied < SUBMISSIONS_TURN_BYTES; i++) {
+		struct engine_session *session = accounting->sessions[(accounting->first_session + i) % n];
+
+		worked |= submissions_take_session(session);
+		n_copied += session->n_copied;
+	}
+	accounting->first_session = n ? (accounting->first_session + i) % n : 0;
+	return worked;
 }

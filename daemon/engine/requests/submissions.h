@@ -13,14 +13,23 @@
  * Cancel words (ipc/ring.h) are looked at in each turn in which the client has counted one, also where no entry can
  * be taken because the completion ring is full; an entry whose word is set ends as it is taken.
  *
+ * A turn of the engine's thread takes a bounded part: SUBMISSIONS_SESSION_BYTES of a session and
+ * SUBMISSIONS_TURN_BYTES of all, and at most one entry more (PAYLOAD_BYTES_MAX). Counted are the bytes of headers
+ * and payloads that are copied and checked, and SUBMISSIONS_ENTRY_BYTES for each entry. The next turn goes on with
+ * the session behind the last one. So what a client submits, or is refused, delays others' steps by one such part.
+ *
  * Hot path: no allocation, no lock, no system call.
  */
 
 #include "daemon/engine/requests/engine_session.h"
 
+#define SUBMISSIONS_TURN_BYTES (1u << 20)
+#define SUBMISSIONS_SESSION_BYTES (256u << 10)
+#define SUBMISSIONS_ENTRY_BYTES 1024u
+
 /* Are there cancel words to look at? For a sleeper: see ring_cancels_wait. */
 bool submissions_cancels_wait(const struct engine_session *session);
-/* Take what the session submitted. True if there was anything. */
-bool submissions_take(struct engine_session *session);
+/* Take what sessions submitted. True if there was anything. */
+bool submissions_take(struct accounting *accounting);
 
 #endif
