@@ -137,6 +137,13 @@ enum ring_detail {
 	RING_DETAIL_DEADLINE = 24,    /* [enum msg_field, milliseconds] which deadline passed */
 	RING_DETAIL_DETERMINISTIC = 25, /* the model is not */
 	RING_DETAIL_PAYLOAD_MOST = 26, /* [bytes given, most possible] */
+	RING_DETAIL_BUDGET = 27,      /* [enum ring_budget, asked for, left] */
+};
+
+/* Of what a user or a session may have a limited amount. */
+enum ring_budget {
+	RING_BUDGET_SEQUENCES = 1, /* open sequences of the session */
+	RING_BUDGET_PAGES = 2,     /* KV pages of sequences that cannot be evicted, of the user */
 };
 
 /* Completion entry. */

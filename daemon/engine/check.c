@@ -7,6 +7,7 @@
 #include <utlist.h>
 
 #include "attention/kv_cache.h"
+#include "daemon/engine/requests/pinned.h"
 #include "daemon/engine/state.h"
 
 /* ---- requests and sequences of a session ---- */
@@ -30,7 +31,7 @@ static void check_request(const struct request *request)
 	if (request->state == REQUEST_FREE || request->state == REQUEST_ENDING)
 		assert(deadline_next(&request->deadlines) == UINT64_MAX);
 	if (request->state == REQUEST_FREE)
-		assert(!request->payload.bytes && !n_places);
+		assert(!request->payload.bytes && !n_places && !request->n_promised);
 	assert(!request->deadlines.first_token_ns || !request->n_generated);
 	if (request->state == REQUEST_RUNNING || request->state == REQUEST_STARTING)
 		assert(request->runner && request->n_rows && request->n_rows_unlaunched <= request->n_rows);
@@ -52,7 +53,8 @@ static void check_sequence(const struct sequence *s)
 	assert(s->open || s->ephemeral || s->forget || !s->table.n_pages);
 	assert(s->state != SEQUENCE_RUNNING || s->request);
 	assert(s->state != SEQUENCE_IDLE || !s->request);
-	assert((s->state == SEQUENCE_IDLE && s->open) == (s->idle_prev != NULL));
+	assert((s->state == SEQUENCE_IDLE && s->open && !s->fixed) == (s->idle_prev != NULL));
+	assert(s->pinned == (s->open && (s->fixed || (s->request && sequence_pins(s, s->request)))));
 	if (s->state == SEQUENCE_IDLE) {
 		assert(s->slot < 0 && !s->n_pending && !s->forget && s->n_computed <= s->n_tokens);
 		assert(s->open || !s->table.n_pages);
@@ -195,7 +197,7 @@ static void check_accounting(const struct engine *engine)
 
 /* ---- slots and pages of a model ---- */
 
-/* Idle sequences: those that may be evicted, with their pages, and the others. */
+/* Idle sequences that may be evicted, with their pages. */
 static void check_idle(const struct runner *runner)
 {
 	const struct sequence *s;
@@ -206,8 +208,6 @@ static void check_idle(const struct runner *runner)
 		n_pages += s->table.n_pages;
 	}
 	assert(n_pages == runner->slots.n_idle_pages);
-	DL_FOREACH2 (runner->slots.fixed, s, idle_next)
-		assert(s->state == SEQUENCE_IDLE && s->open && s->fixed && s->runner == runner);
 }
 
 /* Each slot is free, or has one sequence. */
@@ -278,6 +278,53 @@ static void check_pages(const struct engine *engine, const struct runner *runner
 	assert(n_free == kv_pages_free(runner->kv) && n_free == atomic_load(&runner->pages_free));
 }
 
+/* Promises of the session's requests. */
+static uint32_t check_promised(const struct engine_session *session, const struct runner *runner)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < session->n_requests; i++)
+		n += session->requests[i].runner == runner ? session->requests[i].n_promised : 0;
+	return n;
+}
+
+/* Each page is pinned by as many pinned sequences as have it, and one user is charged for it. */
+static void check_pinned(const struct engine *engine, const struct runner *runner, uint32_t *uses)
+{
+	const uint32_t n = kv_pages_total(runner->kv) + 1;
+	const struct accounting *accounting = &engine->accounting;
+	const struct pinned *pinned = &runner->slots.pinned;
+	struct pinned_user users[ENGINE_SESSIONS_MAX] = {0};
+	uint32_t n_pages = 0, n_users = 0, n_promised = 0;
+
+	memset(uses, 0, n * sizeof(*uses));
+	for (uint32_t i = 0; i < accounting->n_sessions; i++) {
+		const struct engine_session *session = accounting->sessions[i];
+		struct pinned_user *user = &users[session->share.user - accounting->users];
+
+		for (uint32_t j = 0; j < engine_session_n_sequences(session); j++) {
+			const struct sequence *s = &session->sequences[j];
+
+			for (uint32_t k = 0; s->runner == runner && s->pinned && k < s->table.n_pages; k++)
+				uses[s->table.pages[k]]++;
+		}
+		user->n_promised += check_promised(session, runner);
+	}
+	for (uint32_t page = 1; page < n; page++) {
+		assert(pinned->n_tables[page] == uses[page]);
+		n_pages += uses[page] > 0;
+		if (uses[page] && pinned->holders[page] != PINNED_NOBODY)
+			users[pinned->holders[page]].n_pages++;
+	}
+	for (uint32_t i = 0; i < ENGINE_SESSIONS_MAX; i++) {
+		assert(users[i].n_pages == pinned->users[i].n_pages);
+		assert(users[i].n_promised == pinned->users[i].n_promised);
+		n_promised += users[i].n_promised;
+		n_users += users[i].n_pages || users[i].n_promised;
+	}
+	assert(n_pages == pinned->n_pages && n_promised == pinned->n_promised && n_users == pinned->n_users);
+}
+
 static void check_runner(const struct engine *engine, const struct runner *runner, uint32_t *uses)
 {
 	uint32_t n_inflight = 0;
@@ -287,6 +334,7 @@ static void check_runner(const struct engine *engine, const struct runner *runne
 	assert(runner->launched - runner->completed == n_inflight);
 	check_slots(runner, uses);
 	check_pages(engine, runner, uses);
+	check_pinned(engine, runner, uses);
 }
 
 /* ---- graphs that are captured and dropped ---- */

@@ -16,6 +16,7 @@
 #include "daemon/engine/requests/admit.h"
 #include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/finish.h"
+#include "daemon/engine/requests/pinned.h"
 #include "daemon/engine/requests/submissions.h"
 #include "daemon/engine/requests/place.h"
 #include "ipc/clock.h"
@@ -35,6 +36,7 @@ static void engine_hand_back(struct engine *engine)
 			continue;
 		}
 		assert(!session->n_in_flight && !session->n_open);
+		pinned_detach(session);
 		share_detach(session);
 		accounting->sessions[i] = accounting->sessions[--accounting->n_sessions];
 		atomic_fetch_sub(&engine->stats.n_sessions, 1);

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <uthash.h>
 
+#include "daemon/engine/quota_rule.h"
+
 /* One who holds something. */
 struct quota_user {
 	uid_t uid;
@@ -67,22 +69,11 @@ static struct quota_user *quota_find(const struct quota *quota, uid_t uid)
 	return user;
 }
 
-/* One nth, rounded up. */
-static uint64_t quota_share(uint64_t amount, uint64_t n)
-{
-	return amount / n + (amount % n > 0);
-}
-
 static uint64_t quota_left_of(
 	const struct quota *quota, const struct quota_user *user, enum quota_resource resource)
 {
-	uint64_t left = quota->totals.of[resource] - quota->used.of[resource];
-	uint64_t own = user ? user->used.of[resource] : 0;
-	uint64_t n_users = (uint64_t)quota->n_users[resource] + (own == 0);
-	uint64_t share = quota_share(left + own, n_users + 1);
-
-	assert(quota->used.of[resource] <= quota->totals.of[resource] && own <= quota->used.of[resource]);
-	return share <= own ? 0 : share - own < left ? share - own : left;
+	return quota_rule_left(quota->totals.of[resource], quota->used.of[resource],
+		user ? user->used.of[resource] : 0, quota->n_users[resource]);
 }
 
 uint64_t quota_left(const struct quota *quota, uid_t uid, enum quota_resource resource)
@@ -112,7 +103,7 @@ bool quota_fits(const struct quota *quota, uid_t uid, const struct quota_amounts
 bool quota_may_fit(const struct quota *quota, const struct quota_amounts *amounts)
 {
 	for (unsigned i = 0; i < QUOTA_N; i++) {
-		if (amounts->of[i] > quota_share(quota->totals.of[i], 2))
+		if (amounts->of[i] > quota_rule_left(quota->totals.of[i], 0, 0, 0))
 			return false;
 	}
 	return true;

@@ -5,11 +5,7 @@
 /*
  * Users' shares of the resources that the daemon divides: sessions, memory and descriptors, each with a total.
  *
- * A user may hold one nth of what the others have left, where n is one more than the number of users who
- * hold something (this one included). So the first user may have a half; the second, a third of the rest; the
- * nth user may have 1/(n + 1) of the rest. Every new user gets a share, in any order, and at least 1 while
- * anything is left. A user keeps what it holds when others come. The rule is that of dbus-broker, which
- * describes it in its src/util/user.c ("User Accounting"); here shares are rounded up.
+ * A user may have the part of each that daemon/engine/quota_rule.h says.
  */
 
 #include <stdbool.h>

@@ -209,18 +209,22 @@ static void test_wide_step_takes_slots_one_by_one_among_narrow_requests(void **s
 static void test_step_without_pages_is_refused_with_the_counts(void **state)
 {
 	struct rig *rig = *state;
+	const struct msg_step msg = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
+	const struct msg_row row = {2, 65};
+	int32_t tokens[65];
 	struct rig_result result;
 
 	fill(&rig->client, 1, 64, true);
 	rig_ok(&rig->client, 1, RING_OP_OPEN, 2, 0);
-	result = rig_do(&rig->client, rig_step_text(&rig->client, 1, 2, "seventeen tokens", true));
+	rig_nonsense(tokens, 65, 1);
+	result = rig_do(&rig->client, rig_step(&rig->client, 1, &msg, &row, tokens));
 	assert_int_equal(result.status, MIMEO_E_NO_MEMORY);
 	assert_int_equal(result.detail, RING_DETAIL_PAGES);
-	assert_int_equal(result.values[0], 2);
-	assert_int_equal(result.values[1], 1);
+	assert_int_equal(result.values[0], 5);
+	assert_int_equal(result.values[1], 4);
 	assert_int_equal(result.finish, MIMEO_FINISH_NONE);
 	rig_ok(&rig->client, 1, RING_OP_TRUNCATE, 1, 48);
-	rig_must(&rig->client, rig_step_text(&rig->client, 1, 2, "seventeen tokens", true));
+	rig_must(&rig->client, rig_step(&rig->client, 1, &msg, &row, tokens));
 }
 
 static void test_too_long_says_by_what(void **state)
@@ -309,11 +313,13 @@ static void test_deadline_ends_a_waiting_request_while_nothing_else_happens(void
 {
 	struct rig *rig = *state;
 	struct rig_result result;
-	struct msg_generate msg = rig_greedy(1, 100);
+	struct msg_generate msg = rig_greedy(90, 10);
+	int32_t tokens[90];
 
-	fill(&rig->client, 1, 160, true);
+	fill(&rig->client, 1, 80, true);
+	rig_nonsense(tokens, 90, 1);
 	msg.deadline_ms = 30;
-	result = rig_do(&rig->client, rig_generate(&rig->client, 0, (int32_t[]){1}, 1, &msg));
+	result = rig_do(&rig->client, rig_generate(&rig->client, 0, tokens, 90, &msg));
 	assert_int_equal(result.status, MIMEO_E_DEADLINE);
 	assert_int_equal(result.finish, MIMEO_FINISH_ERROR);
 }
@@ -321,12 +327,14 @@ static void test_deadline_ends_a_waiting_request_while_nothing_else_happens(void
 static void test_earlier_deadline_that_came_later_is_not_overlooked(void **state)
 {
 	struct rig *rig = *state;
-	struct msg_generate msg = rig_greedy(1, 100);
+	struct msg_generate msg = rig_greedy(90, 10);
+	int32_t tokens[90];
 
-	fill(&rig->client, 1, 160, true);
+	fill(&rig->client, 1, 80, true);
+	rig_nonsense(tokens, 90, 1);
 	for (uint32_t i = 0; i < 3; i++) {
 		msg.deadline_ms = i == 0 ? 3600 * 1000 : 40 - 10 * i;
-		rig_submit(&rig->client, rig_generate(&rig->client, i, (int32_t[]){1}, 1, &msg));
+		rig_submit(&rig->client, rig_generate(&rig->client, i, tokens, 90, &msg));
 	}
 	rig_wait(&rig->client, rig->results, 1);
 	rig_wait(&rig->client, rig->results, 2);
@@ -412,7 +420,7 @@ int main(void)
 		RIG_ENGINE_TEST(test_wide_step_takes_slots_one_by_one_among_narrow_requests,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .max_requests = 4),
 		RIG_TEST(test_step_without_pages_is_refused_with_the_counts,
-			.mode = GRAPH_FULL, .attention = "flex", .kv_pages = 5),
+			.mode = GRAPH_FULL, .attention = "flex", .kv_pages = 8),
 		RIG_TEST(test_too_long_says_by_what,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 10),
 		RIG_TEST(test_request_that_would_wait_for_its_own_sequence_is_too_long,

@@ -320,6 +320,8 @@ void runner_deinit(struct runner *runner)
 	free(runner->context.kv_layers);
 	free(runner->dropped);
 	free(runner->slots.marks);
+	free(runner->slots.pinned.holders);
+	free(runner->slots.pinned.n_tables);
 	free(runner->slots.copies);
 	free(runner->slots.running);
 	free(runner->slots.free);

@@ -20,6 +20,19 @@
 struct request;
 struct sequence;
 
+/* Pages that cannot be evicted, and who is charged for them: requests/pinned.h. */
+struct pinned_user {
+	uint32_t n_pages, n_promised;
+};
+struct pinned {
+	uint32_t *n_tables; /* [pages] pinned sequences that have the page */
+	uint16_t *holders;  /* [pages] if there are any: the index of the user who is charged */
+	uint32_t n_pages;   /* that are pinned */
+	uint32_t n_promised;
+	uint32_t n_users; /* who are charged for any */
+	struct pinned_user users[ENGINE_SESSIONS_MAX]; /* by index in accounting.users */
+};
+
 /* The model's slots: requests/sequence.c, requests/admit.c. */
 struct slots {
 	int32_t *free;
@@ -30,8 +43,8 @@ struct slots {
 	struct sequence *releasing; /* stopped, but a launched step still names their slots and pages */
 	struct sequence *idle;      /* IDLE and open, not fixed; the least recently used first */
 	uint32_t n_idle_pages;      /* of these; pages that they share count several times */
-	struct sequence *fixed;     /* IDLE and open, fixed */
-	uint32_t *marks;            /* [pages] scratch of reclaim.c, by page; `mark` is in use */
+	struct pinned pinned;
+	uint32_t *marks; /* [pages] scratch of pinned.c, by page; `mark` is in use */
 	uint32_t mark;
 	struct request *misfit; /* the oldest that found a slot, and not all that it needs */
 	struct request *head;   /* a misfit that was passed so often that no request passes it */

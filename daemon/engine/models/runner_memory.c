@@ -167,7 +167,7 @@ static int runner_alloc_kv(struct runner *runner, const struct device_info *info
 	const struct model_config *c = &runner->model->config;
 	struct kv_config config = model_kv(c, info, runner->limits->page_tokens), draft;
 	uint64_t page_bytes = kv_page_bytes(&config), ceiling;
-
+	struct pinned *pinned = &runner->slots.pinned;
 	int rc;
 
 	if (runner->options.draft) {
@@ -191,7 +191,9 @@ static int runner_alloc_kv(struct runner *runner, const struct device_info *info
 	if (rc)
 		return rc;
 	runner->slots.marks = calloc(config.max_pages, sizeof(*runner->slots.marks));
-	if (!runner->slots.marks)
+	pinned->n_tables = calloc(config.max_pages, sizeof(*pinned->n_tables));
+	pinned->holders = calloc(config.max_pages, sizeof(*pinned->holders));
+	if (!runner->slots.marks || !pinned->n_tables || !pinned->holders)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < c->n_layers; i++)
 		runner->context.kv_layers[i] = kv_layer(runner->kv, i);

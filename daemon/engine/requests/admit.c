@@ -21,6 +21,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "daemon/engine/requests/charge.h"
 #include "daemon/engine/requests/class.h"
 #include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/finish.h"
@@ -203,13 +204,17 @@ static enum admit_outcome admit_limit(struct request *request, const struct sequ
 /* STARTED: refused, for what is wrong with its sequence. */
 static enum admit_outcome admit_check_generate(struct request *request, struct sequence *sequence)
 {
+	struct msg_detail refusal;
+
 	if (!sequence || (!sequence->open && !sequence->ephemeral))
 		return admit_fail(request, MIMEO_E_UNKNOWN_SEQUENCE,
 			DETAIL(RING_DETAIL_SEQUENCE, request->sequence));
 	if (sequence->runner != request->runner)
 		return admit_fail(request, MIMEO_E_INVALID,
 			DETAIL(RING_DETAIL_ROW_MODEL, 0, request->sequence));
-	return admit_limit(request, sequence);
+	if (admit_limit(request, sequence) == STARTED)
+		return STARTED;
+	return charge_generate(request, sequence, &refusal) ? BLOCKED : admit_fail(request, MIMEO_E_QUOTA, refusal);
 }
 
 /* Where the tokens end that the request starts with pages for: those that it has, the first that it generates,
@@ -403,12 +408,15 @@ static uint32_t admit_most_rows(const struct request *request)
 /* Its rows start as slots and pages come; one that ends gives its slot back. */
 static enum admit_outcome admit_step(struct request *request)
 {
+	struct msg_detail refusal;
 	uint64_t claim;
 	uint32_t n;
 
 	if (request->state == REQUEST_WAITING &&
 		(admit_check_rows(request) == STARTED || admit_check_pages(request) == STARTED))
 		return STARTED;
+	if (request->state == REQUEST_WAITING && !charge_step(request, &refusal))
+		return admit_fail(request, MIMEO_E_QUOTA, refusal);
 	if (admit_is_passed_over(request))
 		return BLOCKED;
 	claim = ++request->session->accounting->pass;

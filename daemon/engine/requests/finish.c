@@ -6,6 +6,7 @@
 
 #include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/held.h"
+#include "daemon/engine/requests/pinned.h"
 #include "daemon/engine/requests/place.h"
 #include "ipc/clock.h"
 
@@ -104,6 +105,7 @@ void finish_request(struct request *request, int status, unsigned finish,
 	if (request->state != REQUEST_WAITING)
 		finish_stop_sequences(request);
 	deadline_drop(accounting, &request->deadlines);
+	pinned_end(request);
 	request->end.status = status;
 	request->end.finish = finish;
 	request->end.detail = detail ? *detail : (struct msg_detail){0};

@@ -2,41 +2,22 @@
 #include "daemon/engine/requests/reclaim.h"
 
 #include <assert.h>
-#include <string.h>
 #include <utlist.h>
 
 #include "daemon/engine/models/runner.h"
 #include "daemon/engine/requests/class.h"
 #include "daemon/engine/requests/engine_session.h"
-
-/* Mark the sequence's pages. Returns how many were not marked before. */
-static uint32_t reclaim_mark(struct slots *slots, const struct sequence *s)
-{
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; i < s->table.n_pages; i++) {
-		uint32_t *mark = &slots->marks[s->table.pages[i]];
-
-		n += *mark != slots->mark;
-		*mark = slots->mark;
-	}
-	return n;
-}
+#include "daemon/engine/requests/pinned.h"
 
 uint32_t reclaim_most(struct runner *runner, uint64_t claim)
 {
 	struct slots *slots = &runner->slots;
+	uint32_t n = slots->pinned.n_pages;
 	const struct sequence *s;
-	uint32_t n = 0;
 
-	if (!++slots->mark) {
-		memset(slots->marks, 0, kv_cache_config(runner->kv)->max_pages * sizeof(*slots->marks));
-		slots->mark = 1;
-	}
-	DL_FOREACH2 (slots->fixed, s, idle_next)
-		n += reclaim_mark(slots, s);
+	pinned_begin_marks(slots, kv_cache_config(runner->kv)->max_pages);
 	DL_FOREACH2 (slots->idle, s, idle_next)
-		n += s->claim == claim ? reclaim_mark(slots, s) : 0;
+		n += s->claim == claim ? pinned_mark(slots, s) : 0;
 	assert(n <= kv_pages_total(runner->kv));
 	return kv_pages_total(runner->kv) - n;
 }

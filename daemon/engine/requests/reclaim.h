@@ -18,8 +18,8 @@
 
 #include "daemon/engine/requests/sequence.h"
 
-/* How many pages would be free if all were released except those of fixed idle sequences and of idle
- * sequences marked with `claim`. Takes time in proportion to the pages. */
+/* How many pages would be free if all were released except pinned ones and those of idle sequences marked with
+ * `claim`. Takes time in proportion to the latter. */
 uint32_t reclaim_most(struct runner *runner, uint64_t claim);
 /* Evict idle sequences until n_pages are free, except those marked with `claim` (0: none); evict none if that
  * would not suffice and preemption is not allowed. For the model's head, also preempt requests that were

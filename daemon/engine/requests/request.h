@@ -65,6 +65,7 @@ struct request {
 	bool started;              /* it has run: a preempted request waits with tokens in its sequence */
 	bool preempted;            /* it was: tokens are computed once more */
 	bool own_mask;             /* its mask is not the model's default */
+	uint32_t n_promised;       /* pages that it may pin (pinned.h) in addition to those that it has pinned */
 	uint32_t n_cached;         /* leading positions that it took from the prefix cache at its first start */
 	/* generate */
 	uint32_t max_tokens; /* set at the start if no_limit */

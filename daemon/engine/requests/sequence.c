@@ -6,6 +6,7 @@
 #include <utlist.h>
 
 #include "daemon/engine/requests/engine_session.h"
+#include "daemon/engine/requests/pinned.h"
 
 static void sequence_count_pages(const struct sequence *sequence, int64_t n)
 {
@@ -23,22 +24,21 @@ void sequence_reset(struct sequence *sequence, struct runner *runner)
 	sequence->n_tokens = sequence->n_computed = sequence->n_pending = 0;
 	sequence->n_drafted = sequence->n_drafts = sequence->n_evicted = 0;
 	sequence->forget = sequence->fixed = false;
+	assert(!sequence->pinned);
 	sequence->slot_ready = false;
 	sequence->last_step = sequence->looked = 0; /* each runner numbers its steps */
 }
 
 /* ---- idle sequences ---- */
 
-/* An IDLE sequence that is open keeps its pages, at its list's end: it was used last. */
+/* An IDLE sequence that is open keeps its pages, at the list's end unless it is fixed: it was used last. */
 static void sequence_join_idle(struct sequence *sequence)
 {
 	struct slots *slots = &sequence->runner->slots;
 
 	assert(sequence->state == SEQUENCE_IDLE && sequence->open && !sequence->idle_prev);
-	if (sequence->fixed) {
-		DL_APPEND2(slots->fixed, sequence, idle_prev, idle_next);
+	if (sequence->fixed)
 		return;
-	}
 	slots->n_idle_pages += sequence->table.n_pages;
 	DL_APPEND2(slots->idle, sequence, idle_prev, idle_next);
 }
@@ -47,14 +47,12 @@ static void sequence_leave_idle(struct sequence *sequence)
 {
 	struct slots *slots = &sequence->runner->slots;
 
-	assert(sequence->state == SEQUENCE_IDLE && sequence->open && sequence->idle_prev);
-	if (sequence->fixed) {
-		DL_DELETE2(slots->fixed, sequence, idle_prev, idle_next);
-	} else {
-		assert(slots->n_idle_pages >= sequence->table.n_pages);
-		slots->n_idle_pages -= sequence->table.n_pages;
-		DL_DELETE2(slots->idle, sequence, idle_prev, idle_next);
-	}
+	assert(sequence->state == SEQUENCE_IDLE && sequence->open);
+	if (sequence->fixed)
+		return;
+	assert(sequence->idle_prev && slots->n_idle_pages >= sequence->table.n_pages);
+	slots->n_idle_pages -= sequence->table.n_pages;
+	DL_DELETE2(slots->idle, sequence, idle_prev, idle_next);
 	sequence->idle_prev = sequence->idle_next = NULL;
 }
 
@@ -70,6 +68,14 @@ void sequence_open(struct sequence *sequence)
 		&session->accounting->stats->n_sequences, 1, memory_order_relaxed);
 	sequence_count_pages(sequence, sequence->table.n_pages);
 	sequence_join_idle(sequence);
+}
+
+/* Its pages cannot be evicted from now on. */
+static void sequence_pin(struct sequence *sequence)
+{
+	assert(sequence->open && !sequence->pinned);
+	sequence->pinned = true;
+	pinned_add(sequence, 0);
 }
 
 int sequence_fork(struct sequence *child, const struct sequence *parent)
@@ -89,6 +95,8 @@ int sequence_fork(struct sequence *child, const struct sequence *parent)
 	child->fixed = parent->fixed;
 	child->salt = parent->salt;
 	sequence_open(child);
+	if (child->fixed)
+		sequence_pin(child);
 	return 0;
 }
 
@@ -111,6 +119,8 @@ static void sequence_release_pages(struct sequence *sequence)
 
 	if (!n)
 		return;
+	if (sequence->pinned)
+		pinned_drop(sequence, sequence->table.pages, sequence->table.n_pages);
 	kv_clear(sequence->runner->kv, &sequence->table);
 	sequence_count_pages(sequence, -n);
 }
@@ -142,6 +152,7 @@ void sequence_forget(struct sequence *sequence)
 		sequence_close(sequence);
 	}
 	sequence_release_pages(sequence);
+	sequence->pinned = false;
 	sequence->n_tokens = sequence->n_computed = sequence->n_evicted = 0;
 	sequence->forget = false;
 	sequence->session->accounting->admit = true;
@@ -159,9 +170,12 @@ void sequence_truncate(struct sequence *sequence, uint32_t n_tokens)
 		sequence->n_computed = n_tokens;
 	if (sequence->n_evicted > n_tokens)
 		sequence->n_evicted = n_tokens;
-	sequence->fixed &= n_tokens > 0;
 	n = kv_truncate(runner->kv, &sequence->table, n_tokens, runner->dropped);
 	assert(n <= runner->max_pages);
+	if (sequence->pinned)
+		pinned_drop(sequence, runner->dropped, n);
+	sequence->fixed &= n_tokens > 0;
+	sequence->pinned &= sequence->fixed;
 	kv_release(runner->kv, runner->dropped, n);
 	sequence_count_pages(sequence, -(int64_t)n);
 	sequence_join_idle(sequence);
@@ -229,6 +243,11 @@ bool sequence_request_fixes(const struct request *request)
 		(request->own_mask || request->mask.kind != MIMEO_MASK_WINDOW);
 }
 
+bool sequence_pins(const struct sequence *sequence, const struct request *request)
+{
+	return sequence->open && (sequence->fixed || sequence_request_fixes(request));
+}
+
 bool sequence_shares(const struct sequence *sequence, const struct request *request)
 {
 	return sequence->runner->limits->prefix_sharing != ENGINE_PREFIX_NONE && !sequence->fixed &&
@@ -268,6 +287,10 @@ int sequence_extend(struct sequence *sequence, uint32_t n_total)
 		n_total - sequence->n_computed, slots->copies + slots->n_copies, &n_copies);
 	if (rc)
 		return rc;
+	for (uint32_t i = slots->n_copies; sequence->pinned && i < slots->n_copies + n_copies; i++)
+		pinned_replace(sequence, slots->copies[i][0], slots->copies[i][1]);
+	if (sequence->pinned)
+		pinned_add(sequence, before);
 	slots->n_copies += n_copies;
 	assert(slots->n_copies <= runner->limits->max_requests);
 	if (n_copies && sequence->n_shown > first)
@@ -310,6 +333,8 @@ void sequence_run(struct sequence *sequence, struct request *request, uint32_t r
 	sequence->session->n_busy++;
 	sequence->request = request;
 	sequence->row = row;
+	if (!sequence->pinned && sequence_pins(sequence, request))
+		sequence_pin(sequence);
 	sequence->target = sequence->n_tokens - request->n_generated;
 	if (!request->started)
 		sequence->n_history = sequence->n_computed > sequence->n_evicted ? sequence->n_computed
@@ -404,7 +429,7 @@ bool sequence_is_preemptible(const struct sequence *sequence)
 	if (sequence->state != SEQUENCE_RUNNING || sequence->request->op != RING_OP_GENERATE)
 		return false;
 	/* Were it cancelled while it waits, an open sequence would keep tokens without their mask. */
-	return !sequence->fixed && !(sequence->open && sequence_request_fixes(sequence->request));
+	return !sequence_pins(sequence, sequence->request);
 }
 
 void sequence_preempt(struct sequence *sequence)

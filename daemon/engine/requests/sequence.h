@@ -14,7 +14,8 @@
  *
  * An IDLE sequence that is open keeps its pages until others need them: they are evicted, least recently
  * used first, and its tokens are computed once more when a request names it. Tokens that came as
- * embeddings, or whose mask is not kept, cannot be computed once more: such a sequence is `fixed`.
+ * embeddings, or whose mask is not kept, cannot be computed once more: such a sequence is `fixed`, and its
+ * pages are pinned (pinned.h).
  */
 
 #include "attention/kv_cache.h"
@@ -35,6 +36,7 @@ struct sequence {
 	bool forget;     /* give all back when released */
 	bool slot_ready; /* the slot's initialisation is on the lane */
 	bool fixed;      /* its keys cannot be computed from its tokens */
+	bool pinned;     /* its pages are counted as pinned: open, and fixed or to be fixed by its request */
 	bool starved;    /* there were no pages for its next tokens */
 	int32_t slot;    /* -1: none */
 	int32_t *tokens; /* [session.max_seq_len] prompt and output that the host knows */
@@ -59,7 +61,7 @@ struct sequence {
 	uint64_t looked;         /* the step that was to have a chunk of its prompt */
 	uint64_t claim;          /* admission pass in which an earlier request waits for it */
 	struct sequence *next;   /* in slots.releasing */
-	struct sequence *idle_prev, *idle_next; /* in slots.idle or slots.fixed */
+	struct sequence *idle_prev, *idle_next; /* in slots.idle */
 };
 
 /* Forget the history of an IDLE sequence without pages; it is the runner's from now on. */
@@ -93,6 +95,8 @@ void sequence_drop_prefix(struct sequence *sequence);
 bool sequence_shares(const struct sequence *sequence, const struct request *request);
 /* Does the request leave sequences whose keys cannot be computed from their tokens: embeddings, a mask of its own? */
 bool sequence_request_fixes(const struct request *request);
+/* Are the sequence's pages pinned (pinned.h) from the time the request runs on it? */
+bool sequence_pins(const struct sequence *sequence, const struct request *request);
 /* Its whole pages that are computed may be found by others from now on. */
 void sequence_share(struct sequence *sequence);
 /* Can its request be preempted: is all that it computed computable once more? */
