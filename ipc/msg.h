@@ -243,6 +243,18 @@ void msg_step_explain(const struct msg_step *msg, struct msg_detail *ret_detail,
 /* One sentence for the values of a RING_DETAIL_RANGE, cut to `size` bytes. Returns its full length. */
 int msg_range_explain(const int32_t values[static 3], char *buffer, size_t size);
 
+/* A refusal by a limit of what a user or a session may have: the one sentence of all of them, such as "shared memory:
+ * 268435456 bytes asked for, 1048576 left for user 1000 (max_shared_bytes)". */
+struct msg_quota {
+	const char *what, *unit; /* "shared memory", " bytes" or "" */
+	uint64_t asked, left;
+	const char *whom, *limit; /* "user 1000", "max_shared_bytes" */
+};
+/* Cut to `size` bytes. Returns its full length. */
+int msg_quota_explain(const struct msg_quota *quota, char *buffer, size_t size);
+/* The same for the values of a RING_DETAIL_BUDGET. */
+int msg_budget_explain(const int32_t values[static 3], char *buffer, size_t size);
+
 /* Decoders: 0, or a negative status with *ret_detail; *ret is written only on success. `data` must be
  * private memory: it is read more than once. Requests allocate nothing; the handshake may. */
 int msg_generate_decode(struct msg_codec *codec, const void *data, size_t size,

@@ -62,6 +62,7 @@ struct mimeo {
 	struct mimeo_handle *fences;   /* [entries] by request index, kind 0: not requested so far; or NULL */
 	char buffer_message[MSG_TEXT_MAX];
 
+	char sequence_message[MSG_TEXT_MAX];
 	const struct mimeo_request *refused; /* by the last prepare call; NULL: it succeeded */
 	char request_message[MSG_TEXT_MAX];
 

@@ -118,6 +118,8 @@ int mimeo_event_message(const struct mimeo_event *event, char *buffer, size_t si
 		return message_of_mask_tokens(event, buffer, size);
 	if (detail == RING_DETAIL_DEADLINE)
 		return message_of_deadline(v, buffer, size);
+	if (detail == RING_DETAIL_BUDGET)
+		return msg_budget_explain(v, buffer, size);
 	if (detail < sizeof(message_formats) / sizeof(message_formats[0]) && message_formats[detail])
 		return snprintf(buffer, size, message_formats[detail], v[0], v[1], v[2]);
 	return message_without_detail(event, buffer, size);

@@ -59,6 +59,17 @@ static void calls_refuse(struct session *session, int status, const char *format
 	calls_reply(session, &reply, -1);
 }
 
+/* A limit of the session's. unit: NULL for none. */
+static void calls_refuse_quota(struct session *session, struct msg_quota quota)
+{
+	char text[MSG_TEXT_MAX];
+
+	quota.unit = quota.unit ? quota.unit : "";
+	quota.whom = "this session";
+	msg_quota_explain(&quota, text, sizeof(text));
+	calls_refuse(session, MIMEO_E_QUOTA, "%s", text);
+}
+
 /* The device's answer to a job. */
 static void calls_refuse_job(struct session *session, const struct call_job *call)
 {
@@ -88,20 +99,21 @@ static bool calls_charge(struct session *session, uint64_t bytes, uint64_t n_des
 {
 	const struct serve_options *options = &session->serve->options;
 	const struct session_buffers *buffers = session->buffers;
+	const uint64_t left = buffers->bytes < options->max_client_buffer_bytes
+		? options->max_client_buffer_bytes - buffers->bytes : 0;
 	struct quota *quota = session->serve->quota;
 	const struct quota_amounts amounts = {
 		.of = {[QUOTA_BUFFER_BYTES] = bytes, [QUOTA_DESCRIPTORS] = n_descriptors}};
 	char text[MSG_TEXT_MAX];
 
 	if (buffers->n_used == buffers->n) {
-		calls_refuse(session, MIMEO_E_QUOTA, "max_client_buffers is %u", buffers->n);
+		calls_refuse_quota(session, (struct msg_quota){
+			.what = "device buffers", .asked = 1, .limit = "max_client_buffers"});
 		return false;
 	}
-	if (buffers->bytes > options->max_client_buffer_bytes ||
-		bytes > options->max_client_buffer_bytes - buffers->bytes) {
-		calls_refuse(session, MIMEO_E_QUOTA,
-			"max_client_buffer_bytes is %" PRIu64 ": %" PRIu64 " asked, %" PRIu64
-			" in use", options->max_client_buffer_bytes, bytes, buffers->bytes);
+	if (bytes > left) {
+		calls_refuse_quota(session, (struct msg_quota){.what = "device buffers", .unit = " bytes",
+			.asked = bytes, .left = left, .limit = "max_client_buffer_bytes"});
 		return false;
 	}
 	if (!quota_fits(quota, session->port.uid, &amounts, text, sizeof(text))) {
@@ -198,6 +210,15 @@ bool calls_may_import(const struct session *session)
 			(allow == SERVE_CLIENT_IPC_SAME_UID && session->port.uid == geteuid()));
 }
 
+static void calls_refuse_clogged(struct session *session)
+{
+	char text[MSG_TEXT_MAX];
+
+	quota_refuse_one("pending closes of descriptors", CLOSER_MAX_PER_UID, session->port.uid, text,
+		sizeof(text));
+	calls_refuse(session, MIMEO_E_QUOTA, "%s", text);
+}
+
 /* True, or the call has been refused. */
 static bool calls_check_import(struct session *session, bool clogged)
 {
@@ -207,8 +228,7 @@ static bool calls_check_import(struct session *session, bool clogged)
 		calls_refuse(session, MIMEO_E_DENIED, "allow_client_ipc is %s",
 			allow == SERVE_CLIENT_IPC_NO ? "no" : "same-uid, and yours is another");
 	else if (clogged)
-		calls_refuse(session, MIMEO_E_QUOTA,
-			"descriptors that your clients sent do not close: %u", CLOSER_MAX_PER_UID);
+		calls_refuse_clogged(session);
 	else
 		return true;
 	return false;
@@ -318,6 +338,7 @@ static void calls_fence(struct session *session, const struct msg_call *msg)
 {
 	struct session_buffers *buffers = session->buffers;
 	struct call_job call = {.fence = msg->request + 1, .job.handle.fd = -1};
+	char limit[32];
 
 	if (msg->request >= buffers->n_fences) {
 		calls_refuse(session, MIMEO_E_INVALID, "request index %u, of %u", msg->request,
@@ -330,7 +351,8 @@ static void calls_fence(struct session *session, const struct msg_call *msg)
 		return;
 	}
 	if (buffers->n_fences_made == SESSION_FENCES_MAX) {
-		calls_refuse(session, MIMEO_E_QUOTA, "a session may have %u fences", SESSION_FENCES_MAX);
+		snprintf(limit, sizeof(limit), "%u for each session", SESSION_FENCES_MAX);
+		calls_refuse_quota(session, (struct msg_quota){.what = "fences", .asked = 1, .limit = limit});
 		return;
 	}
 	struct builder_thing *thing = calloc(1, sizeof(*thing));

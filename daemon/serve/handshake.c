@@ -26,6 +26,7 @@
  * ends, the first waiting client that fits is admitted.
  */
 
+#define GREETINGS_WHAT "clients that are connecting"
 #define GREETINGS_PER_UID(serve) ((serve)->options.max_greetings / 4)
 #define HELLO_BYTES_MAX 1024u /* behind the length; a HELLO has some 60 */
 
@@ -268,23 +269,28 @@ static bool handshake_is_excess(const struct greeting *greeting, char text[stati
 	uint32_t of_uid = GREETINGS_PER_UID(serve), most = serve->options.max_greetings;
 	bool all = serve->n_greetings > most;
 	const struct greeting *other;
+	char limit[32];
 	uint32_t n = 0;
 
 	DL_FOREACH (serve->greetings, other)
 		n += other->peer.uid == greeting->peer.uid;
-	snprintf(text, MSG_TEXT_MAX, "%u other clients%s are connecting at this moment; try again",
-		all ? most : of_uid, all ? "" : " of yours");
+	snprintf(limit, sizeof(limit), "%u at once", most);
+	if (all)
+		msg_quota_explain(&(struct msg_quota){GREETINGS_WHAT, "", 1, 0, "all users", limit}, text,
+			MSG_TEXT_MAX);
+	else
+		quota_refuse_one(GREETINGS_WHAT, of_uid, greeting->peer.uid, text, MSG_TEXT_MAX);
 	return all || n > of_uid;
 }
 
 /* Refuse a peer before its HELLO. Closes fd. */
 static void handshake_turn_away(
-	struct serve *serve, int fd, struct socket_peer *peer, const char *text)
+	struct serve *serve, int fd, struct socket_peer *peer, int status, const char *text)
 {
 	serve_complain(serve, "pid %d, uid %u: refused: %s", (int)peer->pid, (unsigned)peer->uid,
 		text);
 	serve->n_refused++;
-	welcome_refuse(serve, fd, MIMEO_E_QUOTA, text);
+	welcome_refuse(serve, fd, status, text);
 	cleanup_close(&peer->pidfd);
 	closer_hang_up(serve->closer, fd, peer->uid);
 }
@@ -301,14 +307,13 @@ static struct greeting *handshake_new(struct serve *serve, int fd)
 		return NULL;
 	}
 	if (closer_is_full(serve->closer, peer.uid)) {
-		snprintf(text, sizeof(text), "pending closes of descriptors that your clients sent: %u",
-			CLOSER_MAX_PER_UID);
-		handshake_turn_away(serve, fd, &peer, text);
+		quota_refuse_one("pending closes of descriptors", CLOSER_MAX_PER_UID, peer.uid, text, sizeof(text));
+		handshake_turn_away(serve, fd, &peer, MIMEO_E_QUOTA, text);
 		return NULL;
 	}
 	greeting = calloc(1, sizeof(*greeting));
 	if (!greeting) {
-		handshake_turn_away(serve, fd, &peer, "no memory for another client");
+		handshake_turn_away(serve, fd, &peer, MIMEO_E_NO_MEMORY, "no memory for another client");
 		return NULL;
 	}
 	greeting->serve = serve;

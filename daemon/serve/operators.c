@@ -316,7 +316,7 @@ static bool operator_make_room(struct serve *serve)
 static void operator_admit(struct serve *serve, int fd)
 {
 	struct socket_peer peer;
-	char text[96];
+	char text[96], limit[32];
 
 	if (socket_peer(fd, &peer) < 0) {
 		closer_hang_up(serve->closer, fd, (uid_t)-1);
@@ -329,11 +329,15 @@ static void operator_admit(struct serve *serve, int fd)
 		operator_turn_away(serve, fd, peer.uid, MIMEO_E_DENIED, text);
 		return;
 	}
-	struct operator *operator = NULL;
-	if (serve->n_operators < OPERATORS_MAX || operator_make_room(serve))
-		operator = calloc(1, sizeof(*operator));
+	if (serve->n_operators == OPERATORS_MAX && !operator_make_room(serve)) {
+		snprintf(limit, sizeof(limit), "%u at once", OPERATORS_MAX);
+		msg_quota_explain(&(struct msg_quota){"connections", "", 1, 0, "operators", limit}, text, sizeof(text));
+		operator_turn_away(serve, fd, peer.uid, MIMEO_E_QUOTA, text);
+		return;
+	}
+	struct operator *operator = calloc(1, sizeof(*operator));
 	if (!operator) {
-		operator_turn_away(serve, fd, peer.uid, MIMEO_E_QUOTA, "too many operators are connected");
+		operator_turn_away(serve, fd, peer.uid, MIMEO_E_NO_MEMORY, "no memory for another operator");
 		return;
 	}
 	operator->serve = serve;

@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <uthash.h>
@@ -81,6 +80,24 @@ uint64_t quota_left(const struct quota *quota, uid_t uid, enum quota_resource re
 	return quota_left_of(quota, quota_find(quota, uid), resource);
 }
 
+void quota_refuse(const struct msg_quota *refusal, uid_t uid, char *text, size_t size)
+{
+	struct msg_quota of_user = *refusal;
+	char whom[32];
+
+	snprintf(whom, sizeof(whom), "user %u", (unsigned)uid);
+	of_user.whom = whom;
+	msg_quota_explain(&of_user, text, size);
+}
+
+void quota_refuse_one(const char *what, uint32_t most, uid_t uid, char *text, size_t size)
+{
+	char limit[32];
+
+	snprintf(limit, sizeof(limit), "%u for each user", most);
+	quota_refuse(&(struct msg_quota){.what = what, .unit = "", .asked = 1, .limit = limit}, uid, text, size);
+}
+
 bool quota_fits(const struct quota *quota, uid_t uid, const struct quota_amounts *amounts, char *text,
 	size_t size)
 {
@@ -91,10 +108,9 @@ bool quota_fits(const struct quota *quota, uid_t uid, const struct quota_amounts
 
 		if (amounts->of[i] <= left)
 			continue;
-		snprintf(text, size,
-			"%s: %" PRIu64 "%s asked for, %" PRIu64 " left for user %u (%s)",
-			quota_names[i].what, amounts->of[i], quota_names[i].unit, left, (unsigned)uid,
-			quota_names[i].limit);
+		quota_refuse(&(struct msg_quota){
+			.what = quota_names[i].what, .unit = quota_names[i].unit, .asked = amounts->of[i],
+			.left = left, .limit = quota_names[i].limit}, uid, text, size);
 		return false;
 	}
 	return true;

@@ -13,6 +13,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "ipc/msg.h"
+
 enum quota_resource {
 	QUOTA_SESSIONS,
 	QUOTA_SHARED_BYTES,   /* of regions */
@@ -38,6 +40,10 @@ uint64_t quota_left(const struct quota *quota, uid_t uid, enum quota_resource re
 /* Would these be granted now? Otherwise text[size] says what is asked for and what is left. */
 bool quota_fits(const struct quota *quota, uid_t uid, const struct quota_amounts *amounts, char *text,
 	size_t size);
+/* text[size] says what a user may not have, by whatever limit; refusal->whom is not used. */
+void quota_refuse(const struct msg_quota *refusal, uid_t uid, char *text, size_t size);
+/* The same for one more of something, of which each user may have `most`. */
+void quota_refuse_one(const char *what, uint32_t most, uid_t uid, char *text, size_t size);
 /* Could these be granted if all else were released? */
 bool quota_may_fit(const struct quota *quota, const struct quota_amounts *amounts);
 

@@ -41,8 +41,9 @@ int welcome_admit(struct serve *serve, const struct socket_peer *peer,
 	}
 	assert(serve->n_sessions <= options->max_sessions && n_of_uid <= serve->n_sessions);
 	if (n_of_uid >= options->max_sessions_per_uid) {
-		snprintf(text, MSG_TEXT_MAX, "max_sessions_per_uid is %u, and user %u has %u",
-			options->max_sessions_per_uid, (unsigned)peer->uid, (unsigned)n_of_uid);
+		quota_refuse(&(struct msg_quota){
+			.what = "sessions", .unit = "", .asked = 1, .limit = "max_sessions_per_uid"},
+			peer->uid, text, MSG_TEXT_MAX);
 		return MIMEO_E_QUOTA;
 	}
 	if (hello->entries > options->max_entries) {

@@ -65,7 +65,7 @@ static void test_user_with_too_many_is_refused_until_they_close(void **state)
 	raw_attach(&raw, &group_daemon, 4);
 	flood(lingering, 3 * CLOSER_MAX_PER_UID, 3 * CLOSER_MAX_PER_UID);
 	daemon_go_on(&group_daemon);
-	connect_refused(&group_daemon, "descriptors that your clients sent do not close");
+	connect_refused(&group_daemon, "pending closes of descriptors: 1 asked for, 0 left for user ");
 	/* Who is attached is served on, but for what it sends. */
 	raw_assert_alive(&raw);
 	send_with(raw.socket, call, n, &(int){STDERR_FILENO}, 1);

@@ -106,6 +106,8 @@ static void test_open_sequences_are_bounded_by_quota(void **state)
 	for (unsigned i = 0; i < 6; i++)
 		assert_int_equal(mimeo_sequence_open(m, 0, &sequences[i]), 0);
 	assert_int_equal(mimeo_sequence_open(m, 0, &sequences[6]), MIMEO_E_QUOTA);
+	assert_string_equal(mimeo_sequence_message(m),
+		"open sequences: 1 asked for, 0 left for this session (max_sequences)");
 	assert_int_equal(mimeo_sequence_fork(m, sequences[0], &sequences[6]), MIMEO_E_QUOTA);
 	mimeo_close(m);
 }

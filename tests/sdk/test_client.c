@@ -464,6 +464,16 @@ static void test_message_about_a_payload_names_its_limit(void **state)
 		"the rows among several steps");
 }
 
+static void test_message_about_a_quota_names_it_and_what_was_asked_for_and_is_left(void **state)
+{
+	assert_message(MIMEO_E_QUOTA, RING_DETAIL_BUDGET, (int32_t[4]){RING_BUDGET_SEQUENCES, 44, 0},
+		"open sequences: 44 asked for, 0 left for this session (max_sequences)");
+	assert_message(MIMEO_E_QUOTA, RING_DETAIL_BUDGET, (int32_t[4]){RING_BUDGET_PAGES, 70, 12},
+		"KV pages of sequences that cannot be evicted: 70 asked for, 12 left for this user (kv_pages)");
+	assert_message(MIMEO_E_QUOTA, RING_DETAIL_BUDGET, (int32_t[4]){99, 1, 0},
+		"?: 1 asked for, 0 left for ? (?)");
+}
+
 static void test_message_without_detail_is_the_statuss_sentence(void **state)
 {
 	struct mimeo_event event = {.status = MIMEO_E_CANCELLED};
@@ -473,7 +483,7 @@ static void test_message_without_detail_is_the_statuss_sentence(void **state)
 		mimeo_event_message(&event, text, sizeof(text));
 		bool sentence = strcmp(text, mimeo_strerror(event.status)) == 0;
 		assert_int_equal(sentence, event.detail == RING_DETAIL_NONE ||
-			event.detail > RING_DETAIL_PAYLOAD_MOST);
+			event.detail > RING_DETAIL_BUDGET);
 	}
 }
 
@@ -502,6 +512,7 @@ int main(void)
 		cmocka_unit_test(test_message_about_a_mask_names_field_value_limit_and_remedy),
 		cmocka_unit_test(test_message_about_a_deadline_names_which_it_was),
 		cmocka_unit_test(test_message_about_a_payload_names_its_limit),
+		cmocka_unit_test(test_message_about_a_quota_names_it_and_what_was_asked_for_and_is_left),
 		cmocka_unit_test(test_message_without_detail_is_the_statuss_sentence),
 	};
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include <poll.h>
 #include <pthread.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "ipc/clock.h"
@@ -14,8 +15,31 @@ static void test_sequences_run_out_as_quota(void **state)
 	assert_int_equal(mimeo_sequence_open(s->m, 0, &a), 0);
 	assert_int_equal(mimeo_sequence_fork(s->m, a, &b), 0);
 	assert_int_not_equal(a, b);
+	assert_string_equal(mimeo_sequence_message(s->m), "");
 	assert_int_equal(mimeo_sequence_open(s->m, 0, &c), MIMEO_E_QUOTA);
+	assert_string_equal(mimeo_sequence_message(s->m),
+		"open sequences: 1 asked for, 0 left for this session (max_sequences)");
+	assert_int_equal(mimeo_sequence_close(s->m, b), 0);
+	assert_string_equal(mimeo_sequence_message(s->m), "");
 	assert_int_equal(mimeo_sequence_fork(s->m, a, &c), MIMEO_E_QUOTA);
+	assert_string_equal(mimeo_sequence_message(s->m),
+		"open sequences: 1 asked for, 0 left for this session (max_sequences)");
+}
+
+static void test_refused_sequence_call_has_a_sentence(void **state)
+{
+	struct session *s = *state;
+	uint32_t id;
+
+	assert_int_equal(mimeo_sequence_open(s->m, 7, &id), MIMEO_E_UNKNOWN_MODEL);
+	assert_non_null(strstr(mimeo_sequence_message(s->m), "no model has index 7: the daemon serves "));
+	assert_int_equal(mimeo_sequence_close(s->m, 1), MIMEO_E_UNKNOWN_SEQUENCE);
+	assert_string_equal(mimeo_sequence_message(s->m), "sequence 1 is not open");
+	assert_int_equal(mimeo_sequence_open(s->m, 0, &id), 0);
+	assert_string_equal(mimeo_sequence_message(s->m), "");
+	while (mimeo_request_get(s->m)) { }
+	assert_int_equal(mimeo_sequence_close(s->m, id), MIMEO_E_FULL);
+	assert_non_null(strstr(mimeo_sequence_message(s->m), "entries are in use"));
 }
 
 static void test_closed_sequence_is_unknown_and_its_id_free_once_the_daemon_agrees(void **state)
@@ -368,6 +392,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		session_test_with(test_sequences_run_out_as_quota,
 			.script.max_sequences = 2),
+		session_test(test_refused_sequence_call_has_a_sentence),
 		session_test_with(test_closed_sequence_is_unknown_and_its_id_free_once_the_daemon_agrees,
 			.script.max_sequences = 1),
 		session_test(test_sequence_calls_need_a_credit),

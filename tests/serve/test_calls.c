@@ -369,7 +369,8 @@ static void test_memory_counts_as_the_device_takes_it(void **state)
 	odd.bytes = (1 << 20) - 4096 + 1;
 	struct msg_reply reply = call(rig, &odd);
 	assert_int_equal(reply.status, MIMEO_E_QUOTA);
-	assert_non_null(strstr(reply.text, "max_client_buffer_bytes is 1048576: 1048576 asked"));
+	assert_string_equal(reply.text, "device buffers: 1048576 bytes asked for, 1044480 left for this session "
+		"(max_client_buffer_bytes)");
 	odd.bytes = INT64_MAX;
 	assert_int_equal(call(rig, &odd).status, MIMEO_E_QUOTA);
 	odd.bytes = (1 << 20) - 4096;

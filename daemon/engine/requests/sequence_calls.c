@@ -12,6 +12,20 @@ static void sequence_calls_refuse(struct request *request, int status, struct ms
 	finish_request(request, status, MIMEO_FINISH_NONE, &detail);
 }
 
+/* Ids begin at 1: one beyond the last asks for all below it. */
+static void sequence_calls_refuse_id(struct request *request, uint32_t id)
+{
+	const struct engine_session *session = request->session;
+
+	if (!id) {
+		sequence_calls_refuse(request, MIMEO_E_INVALID, DETAIL(RING_DETAIL_SEQUENCE, id));
+		return;
+	}
+	assert(id > session->max_sequences);
+	sequence_calls_refuse(request, MIMEO_E_QUOTA, DETAIL(RING_DETAIL_BUDGET, RING_BUDGET_SEQUENCES,
+		(int64_t)id - session->n_open, (int64_t)session->max_sequences - session->n_open));
+}
+
 static void sequence_calls_done(struct request *request)
 {
 	finish_request(request, MIMEO_OK, MIMEO_FINISH_NONE, NULL);
@@ -28,7 +42,7 @@ static void sequence_calls_open(struct request *request)
 		return;
 	}
 	if (!s) {
-		sequence_calls_refuse(request, MIMEO_E_QUOTA, DETAIL(RING_DETAIL_SEQUENCE, request->sequence));
+		sequence_calls_refuse_id(request, request->sequence);
 		return;
 	}
 	if (s->open) {
@@ -46,7 +60,7 @@ static uint32_t sequence_calls_fork(struct request *request, struct sequence *pa
 	struct sequence *child = engine_session_sequence(request->session, request->argument);
 
 	if (!child) {
-		sequence_calls_refuse(request, MIMEO_E_QUOTA, DETAIL(RING_DETAIL_SEQUENCE, request->argument));
+		sequence_calls_refuse_id(request, request->argument);
 		return 0;
 	}
 	if (child->open) {

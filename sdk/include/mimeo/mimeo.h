@@ -132,6 +132,9 @@ MIMEO_PUBLIC int mimeo_sequence_close(struct mimeo *m, uint32_t sequence);
 /* Ask how many tokens a sequence has, in the order of submission as above. The answer is a MIMEO_EVENT_SEQUENCE with
  * status 0, `sequence` and `n_sequence`. 0, or as above. */
 MIMEO_PUBLIC int mimeo_sequence_length(struct mimeo *m, uint32_t sequence);
+/* Why the last of these calls was refused: one sentence, which for QUOTA names the limit; "" if it was not. For a
+ * refusal by the daemon see mimeo_event_message. Valid until the next of these calls. */
+MIMEO_PUBLIC const char *mimeo_sequence_message(const struct mimeo *m);
 
 /* ---- device buffers: memory of the daemon's device that both sides see ---- */
 
