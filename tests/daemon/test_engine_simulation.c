@@ -2,7 +2,8 @@
 /*
  * The scheduler under random load, on an engine that computes nothing (dry.h): hundreds of thousands of requests
  * of a thousand users, whose sessions come and go, with few slots and pages, so that preemption and eviction are
- * common; forks, truncations, cancellations and deadlines. Every token that comes back is compared with what the
+ * common; forks, truncations, cancellations and deadlines; and two users who fix sequences by masks of their own, so
+ * that their pages cannot be evicted. Every token that comes back is compared with what the
  * sequence has to be followed by. All of it follows from one seed.
  *
  * The longest wait. r is the request that its session is to start next, of a user of weight w, and W the weight of
@@ -25,6 +26,7 @@
 enum {
 	USERS = 1000,
 	HUNGRY = 4,     /* users 0 ... 3 always have requests waiting */
+	FIXERS = 2,     /* users 0 and 1 fix sequences: two thirds of the pages at most, which leaves those of any request */
 	SESSIONS = 40,  /* at once, those of the hungry counted in */
 	ENTRIES = 32,
 	AREA = 32768,   /* of the arena, for each request index */
@@ -70,7 +72,7 @@ struct session {
 
 static struct dry dry;
 static struct session sessions[SESSIONS];
-static uint64_t seed, n_steps, n_submitted, longest_wait, n_statuses[64], n_ops[16];
+static uint64_t seed, n_steps, n_submitted, longest_wait, n_statuses[256], n_ops[16], most_pinned;
 static uint64_t n_tokens[HUNGRY], n_tokens_before[HUNGRY];
 static uint64_t n_windows, most_weight;
 static double worst_share;
@@ -146,6 +148,14 @@ static void note_turns(struct session *session)
 
 /* ---- submissions ---- */
 
+/* For a request on an open sequence: the model's, or one that fixes the sequence. */
+static struct mimeo_mask draw_mask(const struct session *session)
+{
+	const bool own = session->uid < FIXERS && draw(3) == 0;
+
+	return own ? (struct mimeo_mask){.kind = MIMEO_MASK_WINDOW, .window = LENGTH} : (struct mimeo_mask){0};
+}
+
 static struct pending *take_pending(struct session *session, uint32_t *ret)
 {
 	for (uint32_t i = 0; i < ENTRIES - 1; i++) {
@@ -190,8 +200,10 @@ static void submit_generate(struct session *session, uint32_t sequence)
 	msg.flags = draw(2) ? MIMEO_GENERATE_IGNORE_EOS : 0;
 	msg.deadline_ms = draw(50) ? 0 : 1 + (uint32_t)draw(2000);
 	msg.request_class = draw(4) ? MIMEO_CLASS_NORMAL : 1 + (uint32_t)draw(2);
-	if (sequence)
+	if (sequence) {
 		session->sequences[sequence - 1].busy = true;
+		msg.mask = draw_mask(session);
+	}
 	session->client.used = index * AREA;
 	post(session, pending, rig_generate(&session->client, index, pending->ids, pending->n_ids, &msg));
 }
@@ -210,6 +222,7 @@ static void submit_step(struct session *session, uint32_t sequence)
 	for (uint32_t i = 0; i < pending->n_ids; i++)
 		pending->ids[i] = 3 + (int32_t)draw(200);
 	pending->sequence = sequence;
+	msg.mask = draw_mask(session);
 	session->sequences[sequence - 1].busy = true;
 	row = (struct msg_row){sequence, pending->n_ids};
 	session->client.used = index * AREA;
@@ -354,6 +367,7 @@ static void take_ends(struct session *session)
 		n_statuses[-result->status]++;
 		assert_true(result->status == 0 || result->status == MIMEO_E_CANCELLED ||
 			result->status == MIMEO_E_DEADLINE || result->status == MIMEO_E_TOO_LONG ||
+			(result->status == MIMEO_E_QUOTA && session->uid < FIXERS) ||
 			(p->op == RING_OP_CANCEL && result->status == MIMEO_E_UNKNOWN_REQUEST));
 		if (p->op == RING_OP_GENERATE || p->op == RING_OP_STEP)
 			end_tokens(session, p, result);
@@ -453,7 +467,7 @@ static void test_scheduler_keeps_its_promises_under_random_load(void **state)
 
 	seed = number_of("MIMEO_SEED", 1);
 	dry_open(&dry, &(struct rig_options){.max_requests = SLOTS, .max_batch_tokens = BATCH, .kv_pages = PAGES,
-		.max_seq_len = LENGTH, .prefix_sharing = ENGINE_PREFIX_USER});
+		.max_seq_len = LENGTH, .prefix_sharing = ENGINE_PREFIX_USER, .attention = "flex"});
 	dry.on_row = on_row;
 	dry.check_every = 1000;
 	runner = dry.rig.runner;
@@ -465,6 +479,8 @@ static void test_scheduler_keeps_its_promises_under_random_load(void **state)
 			change_sessions();
 		dry.n_turns++;
 		engine_turn(dry.engine);
+		if (runner->slots.pinned.n_pages > most_pinned)
+			most_pinned = runner->slots.pinned.n_pages;
 		if (dry.engine->accounting.active_weight > most_weight)
 			most_weight = dry.engine->accounting.active_weight;
 		if (draw(3) && dry_end_step(&dry)) {
@@ -481,15 +497,17 @@ static void test_scheduler_keeps_its_promises_under_random_load(void **state)
 		go(&sessions[i]);
 	}
 	printf("# %lu requests, %lu steps, %lu rows, longest wait %lu steps, weight %lu, worst share %.2f in %lu windows; "
-		"%lu preempted, %lu evicted, %lu cached tokens\n", (unsigned long)n_submitted,
+		"%lu preempted, %lu evicted, %lu cached tokens, %lu pages pinned at most\n", (unsigned long)n_submitted,
 		(unsigned long)n_steps, (unsigned long)dry.n_rows, (unsigned long)longest_wait, (unsigned long)most_weight, worst_share,
 		(unsigned long)n_windows, (unsigned long)runner->n_preempted, (unsigned long)runner->n_evicted,
-		(unsigned long)runner->n_cached_tokens);
-	for (uint32_t i = 0; i < 64; i++) {
+		(unsigned long)runner->n_cached_tokens, (unsigned long)most_pinned);
+	for (uint32_t i = 0; i < 256; i++) {
 		if (n_statuses[i])
 			printf("# status -%u: %lu\n", i, (unsigned long)n_statuses[i]);
 	}
 	assert_true(runner->n_preempted > 0 && runner->n_evicted > n_requests / 1000);
+	assert_in_range(most_pinned, PAGES / 4, PAGES * FIXERS / (FIXERS + 1) + 1);
+	assert_true(n_statuses[-MIMEO_E_QUOTA] > 0);
 	if (n_windows && worst_share > 1.25)
 		fail_msg("tokens by weight of users who always had some to compute: %.2f", worst_share);
 	dry_close(&dry);
