@@ -155,16 +155,22 @@ static void check_buffers(const struct engine_session *session)
 /* ---- what sessions share ---- */
 
 /* How many there are. */
-static uint32_t check_deadlines(const struct accounting *accounting, const struct deadlines *deadlines)
+static uint32_t check_deadlines(const struct engine_session *session, const struct deadlines *deadlines)
 {
-	assert(deadline_next(deadlines) >= accounting->next_deadline_ns);
+	const uint32_t place = deadlines->place;
+	const uint64_t at = deadline_next(deadlines);
+
+	assert(at >= session->accounting->next_deadline_ns && (at == UINT64_MAX) == (place == 0));
+	assert(place <= session->n_deadlines);
+	assert(!place || deadline_of(session, session->deadlines[place]) == deadlines);
+	assert(place <= 1 || at >= deadline_next(deadline_of(session, session->deadlines[place / 2])));
 	return (deadlines->end_ns != 0) + (deadlines->first_token_ns != 0);
 }
 
 static void check_accounting(const struct engine *engine)
 {
 	const struct accounting *accounting = &engine->accounting;
-	uint32_t n_requests = 0, n_deadlines = 0, n_open = 0, n_ending = 0;
+	uint32_t n_requests = 0, n_deadlines = 0, n_places = 0, n_open = 0, n_ending = 0;
 	const struct request *request;
 
 	for (uint32_t i = 0; i < accounting->n_sessions; i++) {
@@ -176,11 +182,13 @@ static void check_accounting(const struct engine *engine)
 		check_buffers(session);
 		n_requests += session->n_in_flight;
 		n_open += session->n_open;
+		n_places -= session->n_deadlines;
 		for (uint32_t j = 0; j < session->n_requests; j++) {
 			request = &session->requests[j];
 			n_ending += request->state == REQUEST_ENDING;
-			n_deadlines += check_deadlines(accounting, &request->deadlines);
-			n_deadlines += check_deadlines(accounting, &session->entries[j].deadlines);
+			n_deadlines += check_deadlines(session, &request->deadlines);
+			n_deadlines += check_deadlines(session, &session->entries[j].deadlines);
+			n_places += (request->deadlines.place > 0) + (session->entries[j].deadlines.place > 0);
 			assert(session->entries[j].held ||
 				deadline_next(&session->entries[j].deadlines) == UINT64_MAX);
 		}
@@ -189,6 +197,7 @@ static void check_accounting(const struct engine *engine)
 		assert(request->state == REQUEST_ENDING && n_ending > 0);
 		n_ending--;
 	}
+	assert(!n_places);
 	assert(!n_ending && n_requests == accounting->n_requests && n_deadlines == accounting->n_deadlines);
 	assert(n_open == atomic_load(&engine->stats.n_sequences));
 	assert(accounting->n_sessions == atomic_load(&engine->stats.n_sessions));

@@ -2,6 +2,8 @@
 /* Deadlines of requests, on an engine that computes nothing and a clock that the test moves (dry.h). */
 #include "tests/daemon/dry.h"
 
+#include "daemon/engine/requests/completion.h"
+#include "daemon/engine/requests/finish.h"
 #include "tests/random.h"
 
 #define MS UINT64_C(1000000)
@@ -190,6 +192,60 @@ static void test_impossible_stamp_counts_as_none(void **state)
 	close_engine();
 }
 
+uint64_t __real_deadline_next(const struct deadlines *deadlines);
+uint64_t __wrap_deadline_next(const struct deadlines *deadlines);
+static uint64_t n_looks; /* at deadlines, but for those that deadline.c itself compares */
+uint64_t __wrap_deadline_next(const struct deadlines *deadlines)
+{
+	n_looks++;
+	return __real_deadline_next(deadlines);
+}
+
+static void test_deadline_that_passes_costs_nothing_for_others_that_do_not(void **state)
+{
+	enum { MANY = 4096 };
+	static struct rig_result theirs[MANY];
+	const uint64_t begin = dry_now_ns;
+	struct rig_client other;
+	uint32_t n_done = 0;
+
+	memset(theirs, 0, sizeof(theirs));
+	open_engine(&(struct rig_options){.max_requests = 1});
+	dry_attach(&dry, &other, MANY, 2, 1);
+	for (uint32_t i = 0; i < MANY - 1; i++) {
+		struct msg_generate msg = rig_greedy(1, 400);
+		struct rig_request request;
+
+		/* In an order that mixes early and late ones. */
+		msg.deadline_ms = 1000 + i * 2741 % MANY;
+		msg.flags = MIMEO_GENERATE_IGNORE_EOS;
+		request = rig_generate(&other, i, (int32_t[]){1}, 1, &msg);
+		request.sqe.submitted_ns = begin;
+		rig_submit(&other, request);
+		engine_turn(dry.engine); /* before its place in the arena is another's */
+	}
+	dry_turns(&dry);
+	while (n_done < MANY / 4) {
+		const uint32_t n_before = n_done;
+
+		dry_now_ns += 10 * MS;
+		n_looks = 0;
+		finish_overdue(&dry.engine->accounting);
+		completion_publish(&dry.engine->accounting);
+		rig_poll(&other, theirs);
+		n_done = 0;
+		for (uint32_t i = 0; i < MANY - 1; i++) {
+			const bool due = begin + (1000 + i * 2741 % MANY) * MS <= dry_now_ns;
+
+			assert_int_equal(theirs[i].done, due);
+			n_done += theirs[i].done;
+		}
+		assert_true(n_looks <= 2 * (n_done - n_before) + 4);
+	}
+	dry_detach(&dry, &other);
+	close_engine();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -199,6 +255,7 @@ int main(void)
 		cmocka_unit_test(test_earlier_deadline_is_the_one_that_is_named),
 		cmocka_unit_test(test_deadline_counts_from_the_stamp_of_the_entry),
 		cmocka_unit_test(test_impossible_stamp_counts_as_none),
+		cmocka_unit_test(test_deadline_that_passes_costs_nothing_for_others_that_do_not),
 	};
 
 	return cmocka_run_group_tests_name("engine deadlines", tests, NULL, NULL);

@@ -54,7 +54,7 @@ static void results_take_token(struct request *request, struct sequence *s, int3
 	if (s->runner->slots.head || s->n_tokens == s->prompt_end + 1)
 		s->session->accounting->admit = true;
 	request->out_tokens[request->n_generated++] = token;
-	deadline_meet_first_token(s->session->accounting, &request->deadlines);
+	deadline_meet_first_token(s->session, &request->deadlines);
 	counter_add(&s->session->accounting->stats->n_tokens_out, 1);
 	counter_add(&s->runner->n_tokens_out, 1);
 	counter_add(&port->n_tokens, 1);

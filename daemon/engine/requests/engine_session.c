@@ -30,6 +30,7 @@ static void engine_session_carve(struct engine_session *session, struct arena *a
 	tokens = arena_take(arena, (size_t)n * session->max_seq_len, sizeof(*tokens));
 	session->payloads.memory = arena_take(arena, session->payloads.bytes / sizeof(*tokens), sizeof(*tokens));
 	session->entries = arena_take(arena, session->n_requests, sizeof(*session->entries));
+	session->deadlines = arena_take(arena, (size_t)session->n_requests + 2, sizeof(*session->deadlines));
 	if (!arena->base || arena->failed)
 		return;
 	for (uint32_t i = 0; i < n; i++) {

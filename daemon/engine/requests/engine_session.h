@@ -44,6 +44,8 @@ struct engine_session {
 	struct held_entry *entries; /* [n_requests] by request index */
 	struct held_entry *held;    /* those held, in order: the first waits for space in the pool */
 	uint32_t n_held;
+	uint32_t *deadlines; /* [n_requests + 2] the heap of deadline.c: owners, from place 1 */
+	uint32_t n_deadlines;
 	void *memory;
 	size_t memory_bytes;
 };

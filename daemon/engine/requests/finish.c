@@ -104,7 +104,7 @@ void finish_request(struct request *request, int status, unsigned finish,
 		engine_session_wait_remove(session, request);
 	if (request->state != REQUEST_WAITING)
 		finish_stop_sequences(request);
-	deadline_drop(accounting, &request->deadlines);
+	deadline_drop(session, &request->deadlines);
 	pinned_end(request);
 	request->end.status = status;
 	request->end.finish = finish;
@@ -141,33 +141,33 @@ void finish_all(struct accounting *accounting, int status)
 		finish_session_requests(accounting->sessions[i], status);
 }
 
+static void finish_late(struct engine_session *session, uint32_t owner)
+{
+	struct msg_detail detail = deadline_detail(deadline_of(session, owner));
+	struct request *request = &session->requests[owner / 2];
+
+	if (owner == DEADLINE_HELD(owner / 2))
+		held_end(session, &session->entries[owner / 2], MIMEO_E_DEADLINE, &detail);
+	else
+		finish_request(request, MIMEO_E_DEADLINE, finish_reason(request, MIMEO_E_DEADLINE), &detail);
+}
+
 /* Ends the session's overdue requests and held entries; *next: the earliest deadline of the others. */
 static bool finish_overdue_of(struct engine_session *session, uint64_t now, uint64_t *next)
 {
-	struct held_entry *entry, *after;
+	uint64_t at = UINT64_MAX;
 	bool any = false;
+	uint32_t owner;
 
-	DL_FOREACH_SAFE (session->held, entry, after) {
-		struct msg_detail detail = deadline_detail(&entry->deadlines);
-		uint64_t at = deadline_next(&entry->deadlines);
-
-		if (at <= now)
-			held_end(session, entry, MIMEO_E_DEADLINE, &detail);
-		else
-			*next = at < *next ? at : *next;
-		any |= at <= now;
+	while ((owner = deadline_first(session)) != DEADLINE_NOBODY) {
+		at = deadline_next(deadline_of(session, owner));
+		if (at > now)
+			break;
+		finish_late(session, owner);
+		any = true;
 	}
-	for (uint32_t i = 0; i < session->n_requests; i++) {
-		struct request *request = &session->requests[i];
-		struct msg_detail detail = deadline_detail(&request->deadlines);
-		uint64_t at = deadline_next(&request->deadlines);
-
-		if (at <= now)
-			finish_request(request, MIMEO_E_DEADLINE, finish_reason(request, MIMEO_E_DEADLINE), &detail);
-		else
-			*next = at < *next ? at : *next;
-		any |= at <= now;
-	}
+	if (owner != DEADLINE_NOBODY && at < *next)
+		*next = at;
 	return any;
 }
 

@@ -6,13 +6,13 @@
 
 #include "daemon/engine/requests/completion.h"
 
-void held_push(struct engine_session *session, const struct ring_sqe *sqe, const struct deadlines *deadlines)
+void held_push(struct engine_session *session, const struct ring_sqe *sqe)
 {
 	struct held_entry *entry = &session->entries[sqe->request];
 
 	assert(!entry->held && session->n_held < session->n_requests);
 	assert(session->requests[sqe->request].state == REQUEST_FREE);
-	*entry = (struct held_entry){.held = true, .sqe = *sqe, .deadlines = *deadlines};
+	*entry = (struct held_entry){.held = true, .sqe = *sqe};
 	DL_APPEND(session->held, entry);
 	session->n_held++;
 }
@@ -20,7 +20,7 @@ void held_push(struct engine_session *session, const struct ring_sqe *sqe, const
 void held_remove(struct engine_session *session, struct held_entry *entry)
 {
 	assert(entry->held && session->n_held > 0);
-	deadline_drop(session->accounting, &entry->deadlines);
+	deadline_drop(session, &entry->deadlines);
 	entry->held = false;
 	DL_DELETE(session->held, entry);
 	session->n_held--;

@@ -7,7 +7,7 @@
 #include "daemon/engine/requests/engine_session.h"
 
 /* Behind the others. */
-void held_push(struct engine_session *session, const struct ring_sqe *sqe, const struct deadlines *deadlines);
+void held_push(struct engine_session *session, const struct ring_sqe *sqe);
 void held_remove(struct engine_session *session, struct held_entry *entry);
 /* End it with a final completion. detail: NULL for none. */
 void held_end(struct engine_session *session, struct held_entry *entry, int status, const struct msg_detail *detail);

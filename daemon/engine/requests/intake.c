@@ -355,7 +355,7 @@ static int intake_generate(struct request *request, const struct ring_sqe *sqe, 
 		request->mask_words = (const uint8_t *)(tokens + msg.n_tokens);
 	intake_sampling(request, &msg.sampling);
 	intake_drafts(request, msg.draft_tokens, msg.flags & MIMEO_GENERATE_DETERMINISTIC);
-	deadline_begin(request->session->accounting, &request->deadlines, sqe->submitted_ns, msg.deadline_ms,
+	deadline_begin(request->session, DEADLINE_REQUEST(request->index), sqe->submitted_ns, msg.deadline_ms,
 		msg.first_token_ms);
 	return intake_mask(request, &msg.mask, refusal);
 }
@@ -461,7 +461,7 @@ static int intake_step(struct request *request, const struct ring_sqe *sqe, stru
 		return refusal->status;
 	request->n_rows = request->n_rows_left = request->n_rows_unlaunched = msg.n_rows;
 	intake_sampling(request, &msg.sampling);
-	deadline_begin(accounting, &request->deadlines, sqe->submitted_ns, msg.deadline_ms, 0);
+	deadline_begin(session, DEADLINE_REQUEST(request->index), sqe->submitted_ns, msg.deadline_ms, 0);
 	return intake_mask(request, &msg.mask, refusal);
 }
 
@@ -531,7 +531,7 @@ int intake_request(struct engine_session *session, const struct ring_sqe *sqe, s
 	if (rc) {
 		place_drop_all(request);
 		payload_release(&session->payloads, &request->payload);
-		deadline_drop(accounting, &request->deadlines);
+		deadline_drop(session, &request->deadlines);
 		return rc;
 	}
 	if (!session->n_in_flight++)
@@ -543,7 +543,7 @@ int intake_request(struct engine_session *session, const struct ring_sqe *sqe, s
 	return 0;
 }
 
-void intake_deadlines(struct engine_session *session, const struct ring_sqe *sqe, struct deadlines *ret)
+void intake_deadlines(struct engine_session *session, const struct ring_sqe *sqe)
 {
 	struct accounting *accounting = session->accounting;
 	uint8_t header[MSG_HEADER_MAX];
@@ -551,7 +551,6 @@ void intake_deadlines(struct engine_session *session, const struct ring_sqe *sqe
 	struct msg_step step = {0};
 	struct refusal refusal;
 
-	*ret = (struct deadlines){0};
 	if ((sqe->op != RING_OP_GENERATE && sqe->op != RING_OP_STEP) ||
 		intake_copy_header(session, sqe, header, &refusal))
 		return;
@@ -559,6 +558,6 @@ void intake_deadlines(struct engine_session *session, const struct ring_sqe *sqe
 		msg_generate_decode(accounting->codec, header, sqe->header_length, &generate, &refusal.detail);
 	else
 		msg_step_decode(accounting->codec, header, sqe->header_length, &step, &refusal.detail);
-	deadline_begin(accounting, ret, sqe->submitted_ns,
+	deadline_begin(session, DEADLINE_HELD(sqe->request), sqe->submitted_ns,
 		sqe->op == RING_OP_GENERATE ? generate.deadline_ms : step.deadline_ms, generate.first_token_ms);
 }

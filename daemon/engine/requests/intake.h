@@ -12,8 +12,8 @@ struct refusal {
 /* Make a request of an entry whose index is free, and queue it. 0; 1: the entry has to wait for space in the
  * payload pool; otherwise *refusal says why there is no request. */
 int intake_request(struct engine_session *session, const struct ring_sqe *sqe, struct refusal *refusal);
-/* The deadlines that an entry's header asks for, of an entry that is to be held; none if it is malformed. Intake
- * reads the header once more: a client that changes it meanwhile moves its own deadlines alone. */
-void intake_deadlines(struct engine_session *session, const struct ring_sqe *sqe, struct deadlines *ret);
+/* Begin the deadlines that the header of a held entry asks for; none if it is malformed. Intake reads the
+ * header once more: a client that changes it meanwhile moves its own deadlines alone. */
+void intake_deadlines(struct engine_session *session, const struct ring_sqe *sqe);
 
 #endif

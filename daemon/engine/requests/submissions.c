@@ -121,7 +121,6 @@ static bool submissions_is_in_flight(const struct engine_session *session, uint3
 static void submissions_accept(struct engine_session *session, struct ring_sqe *sqe)
 {
 	const bool waits = session->n_held && sqe->op != RING_OP_CANCEL && sqe->op != RING_OP_NOP;
-	struct deadlines deadlines = {0};
 
 	session->n_copied += SUBMISSIONS_ENTRY_BYTES;
 	if (submissions_is_in_flight(session, sqe->request)) {
@@ -129,7 +128,7 @@ static void submissions_accept(struct engine_session *session, struct ring_sqe *
 		return;
 	}
 	if (submissions_is_cancelled(session, sqe)) {
-		held_push(session, sqe, &deadlines);
+		held_push(session, sqe);
 		held_end(session, &session->entries[sqe->request], MIMEO_E_CANCELLED, NULL);
 		return;
 	}
@@ -137,8 +136,8 @@ static void submissions_accept(struct engine_session *session, struct ring_sqe *
 		sqe->submitted_ns = deadline_submitted(sqe->submitted_ns);
 	if (!waits && submissions_entry(session, sqe))
 		return;
-	intake_deadlines(session, sqe, &deadlines);
-	held_push(session, sqe, &deadlines);
+	held_push(session, sqe);
+	intake_deadlines(session, sqe);
 }
 
 /* Take what the session submitted, as far as its turn goes. True if there was anything. */
