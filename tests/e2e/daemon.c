@@ -300,6 +300,8 @@ void daemon_assert_settles(struct daemon *daemon, const struct holdings *before)
 		(long)now.slots_free, (long)before->sequences, (long)now.sequences,
 		(long)before->running, (long)now.running, (long)before->waiting, (long)now.waiting,
 		(long)before->sessions, (long)now.sessions, (long)before->n_fds, (long)now.n_fds);
+	if (now.n_fds != before->n_fds)
+		process_show_fds(daemon->pid);
 	fail_msg("what the clients held did not come back");
 }
 

@@ -132,6 +132,24 @@ uint32_t process_n_fds(pid_t pid)
 	return process_n_entries(pid, "fd");
 }
 
+void process_show_fds(pid_t pid)
+{
+	char path[300], target[256];
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	DIR *folder = opendir(path);
+	if (!folder)
+		return;
+	for (struct dirent *entry; (entry = readdir(folder));) {
+		snprintf(path, sizeof(path), "/proc/%d/fd/%s", (int)pid, entry->d_name);
+		const ssize_t n = readlink(path, target, sizeof(target));
+
+		if (n > 0)
+			fprintf(stderr, "fd %s: %.*s\n", entry->d_name, (int)n, target);
+	}
+	closedir(folder);
+}
+
 uint32_t process_n_threads(pid_t pid)
 {
 	return process_n_entries(pid, "task");

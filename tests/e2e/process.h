@@ -60,6 +60,8 @@ int process_exit_status(pid_t pid, unsigned timeout_ms);
 /* kill -9 and wait. */
 void process_kill(pid_t pid);
 uint32_t process_n_fds(pid_t pid);
+/* To standard error: what each is open on. */
+void process_show_fds(pid_t pid);
 uint32_t process_n_threads(pid_t pid);
 
 /* A memfd of so many bytes with these seals (F_SEAL_...), or -1. MEMFD_SEALS: those that the daemon wants
