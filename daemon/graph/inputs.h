@@ -25,7 +25,7 @@ struct inputs_limits {
 	uint32_t max_results;    /* rows a step whose logits or hidden state leave the device */
 	bool masks;              /* the attention reads masks */
 	/* K, draft tokens a step; 0: no speculation. With K, max_pages has to fit K tokens more than a
-	 * sequence may have (kernels/ops.h, struct step_inputs). */
+	 * sequence may have (kernels/step.h, struct step_inputs). */
 	uint32_t max_drafts;
 };
 

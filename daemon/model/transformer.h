@@ -45,7 +45,7 @@ struct model_pass {
 	const struct step_inputs *inputs;
 	const struct model_buffers *buffers;
 	uint32_t n_tokens, n_rows; /* what to launch: padded under FULL, real when eager */
-	bool last_only; /* of the step's record (kernels/ops.h): one row of logits a row */
+	bool last_only; /* of the step's record (kernels/step.h): one row of logits a row */
 	const struct attention_backend *attention;
 	struct attention_metadata *metadata; /* built for this batch */
 	void *const *kv_layers;              /* [n_layers] */

@@ -59,7 +59,7 @@ float fixture_content(const struct fixture *f, uint32_t seed, enum part part, ui
 
 /* ---- what is seen ---- */
 
-/* Masks, by their definition in kernels/ops.h: does the token at q see the one at k? */
+/* Masks, by their definition in kernels/step.h: does the token at q see the one at k? */
 static bool sees(const struct fixture *f, const struct row *row, uint32_t q, uint32_t k)
 {
 	const struct slot_mask *m = &row->mask;
