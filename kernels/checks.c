@@ -207,7 +207,45 @@ bool copy_pages_fits(const struct op_copy_pages *a)
 
 bool outbox_fits(const struct op_outbox *a)
 {
+	if (a->out_logprobs && (!a->row_flags || !a->logprobs))
+		return false;
 	return a->sampled && a->out && a->flag;
+}
+
+/* ---- adjustment of logits, log-probabilities ---- */
+
+static bool checks_adjust(const struct step_inputs *in)
+{
+	return in->slot_adjust && in->slot_counts && in->slot_bias && in->slot_allowed &&
+	       in->row_logprobs && in->vocab_size && in->vocab_size <= INT32_MAX && in->max_slots;
+}
+
+bool update_slots_fits(const struct op_update_slots *a)
+{
+	return (a->updates || !a->n) && a->n <= UINT16_MAX && checks_adjust(&a->inputs);
+}
+
+bool adjust_fits(const struct op_adjust *a)
+{
+	const struct step_inputs *in = &a->inputs;
+
+	if (!a->logits || a->vocab != in->vocab_size || a->n_rows > in->max_rows || !checks_adjust(in))
+		return false;
+	if (a->n_rows > UINT16_MAX || !in->row_slot || !in->row_flags || !in->seq_lens)
+		return false;
+	return !in->max_drafts || (in->query_start && in->slot_length && in->slot_drafts);
+}
+
+bool logprobs_fits(const struct op_logprobs *a)
+{
+	return a->logits && a->tokens && a->out && a->vocab && a->vocab <= INT32_MAX &&
+	       a->n_rows <= UINT16_MAX && a->n_top <= LOGPROBS_TOP_MAX;
+}
+
+bool mean_rows_fits(const struct op_mean_rows *a)
+{
+	return a->x && a->sum && a->cols && a->n_rows <= INT32_MAX && a->cols <= INT32_MAX &&
+	       (!a->total || a->mean);
 }
 
 /* ---- sampling and speculation ---- */

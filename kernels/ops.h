@@ -243,6 +243,78 @@ struct op_copy_pages {
 	uint32_t n_pairs;
 };
 
+/* ---- adjustment of logits, log-probabilities ---- */
+
+/*
+ * What requests bring for the logits of their slots, ahead of the step that samples their first
+ * token. At most one update a slot and launch.
+ */
+#define UPDATE_CLEAR 1u /* counts := 0, ahead of the update's tokens */
+#define UPDATE_SET 2u   /* adjust, its bias and its mask become the slot's */
+
+struct slot_update {
+	int32_t slot;
+	uint32_t flags; /* UPDATE_... */
+	struct slot_adjust adjust;
+	const struct token_bias *bias; /* [adjust.n_bias] tokens ascending, each once */
+	const uint32_t *allowed;       /* [token_words] if adjust.masked */
+	const int32_t *tokens;         /* [n_tokens] to count, in the vocabulary */
+	uint32_t n_tokens;
+	uint32_t n_prompt;             /* leading ones that get COUNT_PROMPT; the others are output */
+};
+
+struct op_update_slots {
+	const struct slot_update *updates; /* [n] pinned, with what they point to */
+	uint32_t n;
+	struct step_inputs inputs;
+};
+
+/*
+ * In place, for each row with a slot, ROW_SAMPLE and ROW_ADJUST, the logits of token 0, and with
+ * ROW_VERIFY those of all its tokens. A logit that is NaN or infinite stays as it is. The others:
+ *
+ *	x += bias                                of slot_bias, rounded to float32
+ *	x = x > 0 ? x / repetition : x * repetition     if the token was seen: its count is not 0
+ *	x -= frequency * n + presence * (n > 0)  n: how often it is among the output
+ *	x = -infinity                            if the mask bans it, or it is an end too early
+ *
+ * (repetition: Keskar et al., CTRL, 2019, arXiv:1909.05858, in the form of Hugging Face's
+ * RepetitionPenaltyLogitsProcessor; presence and frequency: OpenAI's API reference; the order is
+ * vLLM's.) Sums are double precision; a result beyond float32 is its largest number. Token i of a row
+ * to verify sees the counts with the row's first i drafts counted, and stands at slot_length + 1 + i;
+ * of other rows the new token stands at seq_lens.
+ *
+ * For rows with ROW_LOGPROBS, of the logits before that: row_logprobs[r, i] from entry 1 on gets the
+ * n_top likeliest tokens with the logarithm of their softmax (ties: lowest id first), and entry 0 the
+ * logarithm of the sum of exponentials, as a double. If the logits are not finite (op_sample), tokens are
+ * -1 and numbers NaN. What is left over keeps what it had.
+ */
+struct op_adjust {
+	float *logits; /* [n_rows, 1 + K, vocab]; with last_only [n_rows, vocab] */
+	uint32_t n_rows, vocab; /* vocab: inputs.vocab_size */
+	bool last_only;         /* the record's: ROW_VERIFY has no meaning */
+	struct step_inputs inputs;
+};
+
+/* Of each row: the token and its log-probability, then the n_top likeliest ones, as op_adjust has
+ * them. A token out of the vocabulary: only the latter, behind {-1, NaN}. */
+struct op_logprobs {
+	const float *logits;       /* [n_rows, vocab] */
+	const int32_t *tokens;     /* [n_rows] pinned */
+	struct token_logprob *out; /* [n_rows, LOGPROBS_WIDTH] pinned */
+	uint32_t n_rows, vocab, n_top;
+};
+
+/* The mean of rows that come in parts: `sum` is added to row after row, whatever the parts. */
+struct op_mean_rows {
+	const void *x;  /* [n_rows, cols] act */
+	double *sum;    /* [cols] */
+	float *mean;    /* [cols] if `total` */
+	uint32_t n_rows, cols;
+	bool first;     /* sum := 0 before */
+	uint32_t total; /* behind the last part the number of all rows: mean := sum / total; else 0 */
+};
+
 /* ---- sampling ---- */
 
 /*
@@ -257,6 +329,10 @@ struct op_copy_pages {
  * the one before left, renormalised; the draw is a Gumbel arg-max whose noise is a counter-based
  * hash of (seed, position, purpose, token), position = the row's sequence length, so a draw does
  * not depend on the batch. Ties go to the lowest id.
+ *
+ * Of a row with ROW_LOGPROBS, entry 0 of row_logprobs becomes the token with its log-probability before
+ * the adjustment, {-1, NaN} if there is none; it is undone by arithmetic unless the token is among the
+ * likeliest ones. Of a row with ROW_COUNT the token is counted.
  */
 enum sample_purpose { SAMPLE_TARGET = 0, SAMPLE_DRAFT = 1, SAMPLE_ACCEPT = 2, SAMPLE_RESIDUAL = 3 };
 
@@ -264,7 +340,7 @@ struct op_sample {
 	const float *logits; /* [n_rows, vocab] */
 	uint32_t n_rows, vocab;
 	uint32_t purpose;
-	struct step_inputs inputs; /* row_slot ... slot_sampling, slot_last_token */
+	struct step_inputs inputs; /* row_slot ... slot_sampling, slot_last_token; row_logprobs ... */
 	int32_t *sampled;          /* [n_rows] */
 };
 
@@ -303,7 +379,8 @@ struct op_sample {
  * sampled[r]: the drafts that held, the token behind them, then -1. slot_last_token := that token,
  * slot_length := slot_length + 1 + their number, cut at max_pages. slot_drafts := -1 all over; a
  * draft is verified once: later it is no longer a draw from q. Rows without ROW_VERIFY: slot_length
- * is prepare's. Rows without a slot or ROW_SAMPLE: -1 all over, no slot is touched.
+ * is prepare's. Rows without a slot or ROW_SAMPLE: -1 all over, no slot is touched. ROW_LOGPROBS and
+ * ROW_COUNT apply to each sampled token.
  *
  * If logits of the target that decide any of this are not finite (op_sample), the row has no token, whatever
  * held before: sampled[r] is -1 all over, slot_last_token := 0, and the rest of the slot is as behind one
@@ -381,6 +458,11 @@ struct op_outbox {
 	uint64_t step;
 	uint32_t n_rows;        /* sampled and out are so many; 1 + K a row where a step verifies */
 	uint64_t *ended;        /* pinned; NULL, or := the time ahead of the flag, as op_prepare's */
+	/* The row_logprobs of rows with ROW_LOGPROBS, ahead of the flag; out_logprobs NULL: none. */
+	const int32_t *row_flags;             /* [n_logprob_rows] */
+	const struct token_logprob *logprobs; /* [n_logprob_rows, logprob_tokens, LOGPROBS_WIDTH] */
+	struct token_logprob *out_logprobs;   /* the same, pinned */
+	uint32_t n_logprob_rows, logprob_tokens;
 };
 
 /*
@@ -391,7 +473,7 @@ struct op_outbox {
 #define KERNEL_OPS(OP)                                                                             \
 	OP(prepare) OP(embed) OP(rms_norm) OP(add_rms_norm) OP(gemm) OP(gated_gemm)                \
 	OP(rope_and_cache) OP(silu_mul) OP(gather_rows) OP(to_f32) OP(copy_pages) OP(sample)       \
-	OP(outbox)                                                                                 \
+	OP(outbox) OP(update_slots) OP(adjust) OP(logprobs) OP(mean_rows)                          \
 	/* latent attention */                                                                     \
 	OP(mla_rope_and_cache) OP(head_gemm)                                                       \
 	/* experts */                                                                              \

@@ -13,6 +13,9 @@
 #define ROW_SAMPLE 2u    /* sample from the row's last token; the result becomes the slot's last token */
 #define ROW_TREE 4u      /* tokens from position `tree` on form a tree; mask_words name ancestors */
 #define ROW_VERIFY 8u    /* its ids are the slot's last token and drafts; ignored if max_drafts is 0 */
+#define ROW_ADJUST 16u   /* with ROW_SAMPLE: op_adjust changes its logits as slot_adjust says */
+#define ROW_COUNT 32u    /* with ROW_SAMPLE: its new tokens are counted in slot_counts */
+#define ROW_LOGPROBS 64u /* with ROW_SAMPLE: row_logprobs gets the log-probabilities of its tokens */
 
 struct step_row {
 	int32_t slot;        /* persistent slot, or -1: an empty row, which writes nothing */
@@ -59,6 +62,52 @@ struct slot_sampling {
 	uint32_t top_k;                  /* 0: off */
 	uint64_t seed;
 };
+
+/* ---- adjustment of logits, log-probabilities ---- */
+
+#define SLOT_BIAS_MAX 1024u
+#define SLOT_ENDS_MAX 16u
+#define LOGPROBS_TOP_MAX 20u
+#define LOGPROBS_WIDTH (1 + LOGPROBS_TOP_MAX)
+
+/* A token's entry in slot_counts. */
+#define COUNT_PROMPT 0x8000u /* it is among those that count for the repetition penalty alone */
+#define COUNT_MAX 0x3fffu    /* how often it is among the output; more are not counted */
+
+struct token_bias {
+	int32_t token;
+	float bias; /* finite, or -infinity: banned */
+};
+
+struct token_logprob {
+	int32_t token; /* -1: none */
+	float logprob;
+};
+
+/* How the logits of a slot's rows become what they are sampled from: op_adjust. */
+struct slot_adjust {
+	float repetition, presence, frequency; /* 1, 0, 0: off; repetition > 0 */
+	uint32_t n_bias;       /* of slot_bias */
+	uint32_t masked;       /* tokens whose bit in slot_allowed is 0 are banned */
+	uint32_t n_top;        /* ROW_LOGPROBS: 0 ... LOGPROBS_TOP_MAX */
+	uint32_t min_position; /* tokens at positions before it may not be any of `ends` */
+	uint32_t n_ends;
+	int32_t ends[SLOT_ENDS_MAX];
+};
+
+/* 32-bit words of a token mask, bit i % 32 of word i / 32 being token i's. */
+static inline uint32_t token_words(uint32_t vocab_size)
+{
+	return vocab_size / 32 + (vocab_size % 32 != 0);
+}
+
+/* Entries between the slots of slot_counts. */
+static inline uint32_t counts_stride(uint32_t vocab_size)
+{
+	return 32 * token_words(vocab_size);
+}
+
+/* ---- the record ---- */
 
 /* Sets a slot up for a new request, before the step's rows are expanded. */
 struct slot_init {
@@ -130,6 +179,14 @@ struct step_inputs {
 	int32_t *slot_drafts;       /* [max_slots, K] for the next step to verify; -1: none */
 	float *slot_draft_logits;   /* [max_slots, K, vocab_size] what they were drawn from, -inf: never;
 	                               a greedy slot's are neither written nor read */
+	/* For the adjustment of logits and for log-probabilities; all NULL: rows have neither. Those of
+	 * slots are written by update_slots, and the counts by sample and verify, too. */
+	struct slot_adjust *slot_adjust; /* [max_slots] */
+	uint16_t *slot_counts;           /* [max_slots, counts_stride] the tokens up to the last sampled one */
+	struct token_bias *slot_bias;    /* [max_slots, SLOT_BIAS_MAX] tokens ascending, each once */
+	uint32_t *slot_allowed;          /* [max_slots, token_words] */
+	struct token_logprob *row_logprobs; /* [max_rows, 1 + max_drafts, LOGPROBS_WIDTH] a token of the row,
+	                                       then the likeliest in its place, in falling order */
 };
 
 #endif

@@ -11,7 +11,7 @@
 
 #include "kernels/device.h"
 
-#define CPU_ARGS_MAX 320
+#define CPU_ARGS_MAX 384
 
 struct cpu_op {
 	const char *name;

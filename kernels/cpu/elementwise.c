@@ -81,6 +81,12 @@ static void outbox_run(const void *args, void *workspace)
 	const struct op_outbox *a = args;
 
 	memcpy(a->out, a->sampled, a->n_rows * sizeof(*a->out));
+	for (uint32_t r = 0; a->out_logprobs && r < a->n_logprob_rows; r++) {
+		size_t n = (size_t)a->logprob_tokens * LOGPROBS_WIDTH;
+
+		if ((uint32_t)a->row_flags[r] & ROW_LOGPROBS)
+			memcpy(a->out_logprobs + r * n, a->logprobs + r * n, n * sizeof(*a->logprobs));
+	}
 	if (a->ended)
 		*a->ended = cpu_clock_ns();
 	__atomic_store_n(a->flag, a->step, __ATOMIC_RELEASE);

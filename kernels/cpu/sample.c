@@ -6,6 +6,7 @@
  * their renormalised softmax. A row that is not finite has none.
  */
 
+#include "kernels/cpu/adjust.h"
 #include "kernels/cpu/launchers.h"
 #include "kernels/cpu/sampling.h"
 
@@ -52,15 +53,17 @@ static void sample_run(const void *args, void *workspace)
 
 	for (uint32_t r = 0; r < a->n_rows; r++) {
 		int32_t slot = sampled_slot(in, r);
+		const float *logits = a->logits + (size_t)r * a->vocab;
 		const struct slot_sampling *s;
 
 		a->sampled[r] = -1;
 		if (slot < 0)
 			continue;
 		s = &in->slot_sampling[slot];
-		a->sampled[r] = sample_row(a->logits + (size_t)r * a->vocab, a->vocab, s,
+		a->sampled[r] = sample_row(logits, a->vocab, s,
 			noise_key(s->seed, (uint32_t)in->seq_lens[r], a->purpose), workspace);
 		in->slot_last_token[slot] = last_token(a->sampled[r]);
+		adjust_settle(in, r, 0, logits, a->sampled[r]);
 	}
 }
 

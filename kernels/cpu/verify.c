@@ -12,6 +12,7 @@
  * What stands in place of no draft is op_sample's own draw, noise and all.
  */
 
+#include "kernels/cpu/adjust.h"
 #include "kernels/cpu/launchers.h"
 #include "kernels/cpu/sampling.h"
 
@@ -122,6 +123,8 @@ static void verify_row(const struct op_verify *a, uint32_t r, int32_t slot,
 	if (n_tokens < 1)
 		return;
 	n_held = verify_tokens(&v, sampled);
+	for (uint32_t i = 0; i <= n_held; i++)
+		adjust_settle(in, r, i, v.logits + (size_t)i * a->vocab, sampled[i]);
 	in->slot_last_token[slot] = last_token(sampled[n_held]);
 	length += 1 + n_held;
 	length = length < capacity ? length : capacity;
@@ -154,6 +157,7 @@ static void verify_run(const void *args, void *workspace)
 		sampled[0] = sample_row(a->logits + r * stride, a->vocab, s,
 			noise_key(s->seed, (uint32_t)in->seq_lens[r], SAMPLE_TARGET), workspace);
 		in->slot_last_token[slot] = last_token(sampled[0]);
+		adjust_settle(in, r, 0, a->logits + r * stride, sampled[0]);
 	}
 }
 

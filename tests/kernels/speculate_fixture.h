@@ -13,7 +13,7 @@
 #include "tests/kernels/cpu_ops_fixture.h"
 #include "tests/kernels/distribution.h"
 
-enum { RIG_BUFFERS = 40 };
+enum { RIG_BUFFERS = 48 };
 
 struct rig {
 	struct step_inputs in;
@@ -80,6 +80,18 @@ static inline void rig_take_drafts(struct rig *rig)
 	RIG_TAKE(rig, in->max_rows, d->hidden_index);
 }
 
+static inline void rig_take_adjustment(struct rig *rig)
+{
+	struct step_inputs *in = &rig->in;
+	const size_t n = in->max_slots;
+
+	RIG_TAKE(rig, n, in->slot_adjust);
+	RIG_TAKE(rig, n * counts_stride(in->vocab_size), in->slot_counts);
+	RIG_TAKE(rig, n * SLOT_BIAS_MAX, in->slot_bias);
+	RIG_TAKE(rig, n * token_words(in->vocab_size), in->slot_allowed);
+	RIG_TAKE(rig, (size_t)in->max_rows * (1 + in->max_drafts) * LOGPROBS_WIDTH, in->row_logprobs);
+}
+
 /* `sizes`: the numbers of step_inputs. */
 static inline void rig_init(struct rig *rig, const struct step_inputs *sizes, uint32_t n_pages)
 {
@@ -88,6 +100,7 @@ static inline void rig_init(struct rig *rig, const struct step_inputs *sizes, ui
 	rig_take_step(rig);
 	if (sizes->max_drafts)
 		rig_take_drafts(rig);
+	rig_take_adjustment(rig);
 	RIG_TAKE(rig, (size_t)sizes->max_rows * (1 + sizes->max_drafts) * sizes->vocab_size,
 		rig->logits);
 	RIG_TAKE(rig, (size_t)sizes->max_rows * sizes->vocab_size, rig->draft_logits);
@@ -287,6 +300,47 @@ static inline void rig_advance(struct rig *rig, uint32_t n_rows)
 
 	RUN(draft_advance, &a);
 }
+
+/* ---- adjustment of logits ---- */
+
+/* One slot's update by a copy of all that it points to. */
+static inline void rig_update(struct rig *rig, const struct slot_update *update)
+{
+	const size_t before = n_buffers;
+	struct buffer parts[] = {pinned_copy(update, sizeof(*update)),
+		pinned_copy(update->bias, update->flags & UPDATE_SET ? update->adjust.n_bias * sizeof(*update->bias) : 0),
+		pinned_copy(update->allowed, update->flags & UPDATE_SET && update->adjust.masked
+			? token_words(rig->in.vocab_size) * sizeof(*update->allowed) : 0),
+		pinned_copy(update->tokens, update->n_tokens * sizeof(*update->tokens))};
+	struct slot_update *own = parts[0].data;
+	struct op_update_slots a = {own, 1, rig->in};
+
+	own->bias = parts[1].data;
+	own->allowed = parts[2].data;
+	own->tokens = parts[3].data;
+	RUN(update_slots, &a);
+	buffers_free_to(before);
+}
+
+static inline void rig_adjust(struct rig *rig, uint32_t n_rows)
+{
+	struct op_adjust a = {rig->logits, n_rows, rig->in.vocab_size, false, rig->in};
+
+	RUN(adjust, &a);
+}
+
+static inline uint16_t *counts_of(const struct rig *rig, int32_t slot)
+{
+	return rig->in.slot_counts + (size_t)slot * counts_stride(rig->in.vocab_size);
+}
+
+static inline const struct token_logprob *logprobs_of(const struct rig *rig, uint32_t row, uint32_t i)
+{
+	return rig->in.row_logprobs + ((size_t)row * (1 + rig->in.max_drafts) + i) * LOGPROBS_WIDTH;
+}
+
+/* An adjustment that changes nothing. */
+static const struct slot_adjust no_adjustment = {.repetition = 1};
 
 /* ---- verification by the book ---- */
 
