@@ -5,6 +5,7 @@
  * slots with a seed each draft, verify and, where one token came of it, do so again; the first two
  * tokens are counted. Seeds are fixed, so a test passes always or never.
  */
+#include "tests/kernels/adjustment.h"
 #include "tests/kernels/speculate_fixture.h"
 
 enum { ROWS = 1024, VOCAB = 18, DRAFT_VOCAB = 9, K_MAX = 4, START = 3, LENGTH = 5 };
@@ -17,6 +18,15 @@ struct law {
 	bool small_vocab; /* the draft knows every other token */
 	/* temperature, top_p, min_p, top_k; of the slots' seeds the first */
 	struct slot_sampling sampling;
+	const struct adjusted *adjusted; /* NULL: logits are taken as they are */
+};
+
+/* What all slots are told about their logits. */
+struct adjusted {
+	struct slot_adjust adjust;
+	struct token_bias bias[2];
+	uint32_t allowed;
+	int32_t tokens[6]; /* before the first: two of the prompt, then output */
 };
 
 struct counts {
@@ -55,6 +65,53 @@ static void draft_distribution(const struct law *law, uint32_t token, double *q)
 	filtered_distribution(logits, VOCAB, &law->sampling, q);
 }
 
+/* ---- adjustment ---- */
+
+/* The distribution behind a token; `first`: -1, or the batch's first token, which is counted. */
+static void target_distribution(const struct law *law, uint32_t token, int32_t first, double *p)
+{
+	const struct adjusted *a = law->adjusted;
+	bool in_prompt[VOCAB] = {0}, banned[VOCAB];
+	uint32_t outputs[VOCAB] = {0};
+	float bias[VOCAB] = {0}, logits[VOCAB];
+	const struct book_state book = {a ? &a->adjust : NULL, bias, banned, in_prompt, outputs,
+		LENGTH + 1 + (first >= 0)};
+
+	if (!a) {
+		filtered_distribution(target_logits[token], VOCAB, &law->sampling, p);
+		return;
+	}
+	for (uint32_t i = 0; i < a->adjust.n_bias; i++)
+		bias[a->bias[i].token] = a->bias[i].bias;
+	for (uint32_t i = 0; i < COUNT_OF(a->tokens); i++) {
+		in_prompt[a->tokens[i]] |= i < 2;
+		outputs[a->tokens[i]] += i >= 2;
+	}
+	if (first >= 0)
+		outputs[first]++;
+	for (uint32_t id = 0; id < VOCAB; id++) {
+		banned[id] = a->adjust.masked && !(a->allowed >> id & 1);
+		logits[id] = (float)book_adjusted(&book, target_logits[token][id], id);
+	}
+	filtered_distribution(logits, VOCAB, &law->sampling, p);
+}
+
+/* All slots, with one launch. */
+static void tell_slots(struct rig *rig, const struct adjusted *a)
+{
+	const size_t before = n_buffers;
+	struct buffer told = pinned_copy(a, sizeof(*a)), updates = buffer_new(ROWS * sizeof(struct slot_update));
+	const struct adjusted *own = told.data;
+	struct op_update_slots args = {updates.data, ROWS, rig->in};
+
+	for (int32_t s = 0; s < ROWS; s++)
+		((struct slot_update *)updates.data)[s] = (struct slot_update){
+			s, UPDATE_CLEAR | UPDATE_SET, a->adjust, own->bias, &own->allowed, own->tokens,
+			COUNT_OF(a->tokens), 2};
+	RUN(update_slots, &args);
+	buffers_free_to(before);
+}
+
 /* ---- one batch ---- */
 
 static void set_up(struct rig *rig, const struct law *law)
@@ -72,15 +129,18 @@ static void set_up(struct rig *rig, const struct law *law)
 	rig_init(rig, &sizes, 2 * ROWS);
 	rig_init_slots(rig, 1, law->k, &law->sampling);
 	for (int32_t r = 0; r < ROWS; r++) {
-		rig->in.row_flags[r] = ROW_VERIFY | ROW_SAMPLE;
+		rig->in.row_flags[r] =
+			ROW_VERIFY | ROW_SAMPLE | (law->adjusted ? ROW_ADJUST | ROW_COUNT : 0);
 		rig->in.query_start[r] = r * (int32_t)(1 + law->k);
 		rig->draft.last_index[r] = 0;
 	}
 	rig->in.query_start[ROWS] = ROWS * (int32_t)(1 + law->k);
 }
 
-static void begin_batch(struct rig *rig, uint64_t seed)
+static void begin_batch(struct rig *rig, const struct law *law, uint64_t seed)
 {
+	if (law->adjusted)
+		tell_slots(rig, law->adjusted);
 	for (uint32_t s = 0; s < ROWS; s++) {
 		rig->in.row_slot[s] = (int32_t)s;
 		rig->in.slot_sampling[s].seed = seed + s;
@@ -143,6 +203,8 @@ static void run_batch(struct rig *rig, const struct law *law, bool wrong, struct
 
 	for (int round = 0; round < 2; round++) {
 		draft_all(rig, law);
+		if (law->adjusted)
+			rig_adjust(rig, ROWS);
 		if (wrong)
 			verify_wrongly(rig, law);
 		else
@@ -176,11 +238,11 @@ static struct verdict judge(const struct law *law, const struct counts *counts)
 	double p[VOCAB], q[VOCAB], next[VOCAB], joint[VOCAB * VOCAB];
 	struct verdict verdict = {.held = (double)counts->n_held / counts->n};
 
-	filtered_distribution(target_logits[START], VOCAB, &law->sampling, p);
+	target_distribution(law, START, -1, p);
 	draft_distribution(law, START, q);
 	for (uint32_t i = 0; i < VOCAB; i++) {
 		verdict.min_sum += p[i] < q[i] ? p[i] : q[i];
-		filtered_distribution(target_logits[i], VOCAB, &law->sampling, next);
+		target_distribution(law, i, (int32_t)i, next);
 		for (uint32_t j = 0; j < VOCAB; j++)
 			joint[i * VOCAB + j] = p[i] * next[j];
 	}
@@ -197,7 +259,7 @@ static struct verdict run_law(const struct law *law, bool wrong)
 	make_chains(law);
 	set_up(&rig, law);
 	while (counts.n < law->draws) {
-		begin_batch(&rig, law->sampling.seed + counts.n);
+		begin_batch(&rig, law, law->sampling.seed + counts.n);
 		run_batch(&rig, law, wrong, &counts);
 	}
 	rig_deinit(&rig);
@@ -282,6 +344,52 @@ static void test_a_poor_draft_is_seen_in_what_holds_alone(void **state)
 	assert_true(check_law(&good) > 0.8);
 }
 
+/* Drafts are drawn as if there were no adjustment. */
+static void test_tokens_follow_the_law_of_adjusted_logits(void **state)
+{
+	static const struct adjusted all[] = {
+		{{.repetition = 1.6f}, {{0}}, 0, {1, 2, 3, 3, 4, 5}},
+		{{.repetition = 1, .presence = 1.5f, .frequency = 0.5f}, {{0}}, 0, {1, 2, 3, 3, 4, 5}},
+		{{.repetition = 1, .frequency = -0.7f}, {{0}}, 0, {1, 2, 3, 3, 4, 5}},
+		{{.repetition = 1, .n_bias = 2}, {{6, 2.5f}, {11, -INFINITY}}, 0, {0}},
+		{{.repetition = 1, .masked = 1}, {{0}}, 0x2d6b5, {0}},
+		{{.repetition = 1, .min_position = LENGTH + 2, .n_ends = 3, .ends = {0, 7, 12}}, {{0}}, 0, {0}},
+		{{.repetition = 1.3f, .presence = 0.5f, .frequency = 0.25f, .n_bias = 2, .masked = 1,
+			 .min_position = LENGTH + 2, .n_ends = 1, .ends = {4}},
+			{{6, 2.5f}, {9, -INFINITY}}, 0x3fdf7, {1, 2, 3, 3, 4, 5}},
+	};
+
+	for (uint32_t i = 0; i < COUNT_OF(all); i++) {
+		check_law(&(struct law){1 + i % K_MAX, 20480, 1, false, {1.2f, 1, 0, 0, (20u + i) << 20}, &all[i]});
+		check_law(&(struct law){4, 20480, 1, i % 2, {1.5f, 0.95f, 0, 14, (30u + i) << 20}, &all[i]});
+	}
+}
+
+/* The test tells one law from the other. */
+static void test_the_law_of_adjusted_logits_is_missed_without_the_adjustment(void **state)
+{
+	static const struct adjusted counted = {
+		{.repetition = 1, .presence = 1.5f, .frequency = 0.5f}, {{0}}, 0, {1, 2, 3, 3, 4, 5}};
+	static const struct adjusted uncounted = {
+		{.repetition = 1}, {{0}}, 0, {1, 2, 3, 3, 4, 5}};
+	struct law law = {2, 20480, 1, false, {1, 1, 0, 0, 40u << 20}, &counted};
+	struct counts counts = {0};
+	struct rig rig;
+
+	make_chains(&law);
+	set_up(&rig, &law);
+	law.adjusted = &uncounted;
+	while (counts.n < law.draws) {
+		begin_batch(&rig, &law, law.sampling.seed + counts.n);
+		run_batch(&rig, &law, false, &counts);
+	}
+	rig_deinit(&rig);
+	law.adjusted = &counted;
+	assert_true(judge(&law, &counts).first < 1e-12);
+	law.adjusted = &uncounted;
+	assert_true(judge(&law, &counts).pair > LEAST);
+}
+
 /* The same test, of a verification that lacks the residual. */
 static void test_the_law_is_missed_where_the_residual_is_replaced_by_p(void **state)
 {
@@ -324,6 +432,8 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_tokens_follow_the_targets_law_under_filters_together),
 	cmocka_unit_test(test_tokens_follow_the_targets_law_with_a_draft_of_fewer_tokens),
 	cmocka_unit_test(test_a_poor_draft_is_seen_in_what_holds_alone),
+	cmocka_unit_test(test_tokens_follow_the_law_of_adjusted_logits),
+	cmocka_unit_test(test_the_law_of_adjusted_logits_is_missed_without_the_adjustment),
 	cmocka_unit_test(test_the_law_is_missed_where_the_residual_is_replaced_by_p),
 };
 
