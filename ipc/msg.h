@@ -38,7 +38,7 @@
 #define MSG_DEPTH_MAX 8
 #define MSG_TEXT_MAX 256
 #define MSG_CALL_MAX 512u /* a call on a session's socket, behind its length */
-#define MSG_PROTOCOL_VERSION 4u
+#define MSG_PROTOCOL_VERSION 5u
 
 /* Fields of all headers: X(constant, key, name). Keys of one message differ; gaps separate subjects. */
 #define MSG_FIELDS(X)                                                                              \
@@ -82,6 +82,14 @@
 	X(STATUS, 41, "status")                                                                    \
 	X(TEXT, 42, "text")                                                                        \
 	X(WAIT_MS, 43, "wait_ms")                                                                  \
+	X(REPETITION_PENALTY, 48, "repetition_penalty")                                            \
+	X(PRESENCE_PENALTY, 49, "presence_penalty")                                                \
+	X(FREQUENCY_PENALTY, 50, "frequency_penalty")                                              \
+	X(PENALTY_START, 51, "penalty_start")                                                      \
+	X(N_BIAS, 52, "n_bias")                                                                    \
+	X(N_ALLOWED, 53, "n_allowed")                                                              \
+	X(MIN_TOKENS, 54, "min_tokens")                                                            \
+	X(TOP_LOGPROBS, 55, "top_logprobs")                                                        \
 	X(VOCAB_SIZE, 64, "vocab_size")                                                            \
 	X(HIDDEN_SIZE, 65, "hidden_size")                                                          \
 	X(MAX_SEQ_LEN, 66, "max_seq_len")                                                          \
@@ -122,7 +130,10 @@ static inline bool msg_mask_has_words(const struct mimeo_mask *mask)
 	return mask->kind == MIMEO_MASK_DOCUMENTS || mask->kind == MIMEO_MASK_TREE;
 }
 
-/* RING_OP_GENERATE. Payload: int32 tokens[n_tokens]. */
+/*
+ * RING_OP_GENERATE. Payload: int32 tokens[n_tokens], the mask's words, struct mimeo_bias [n_bias], and
+ * uint32 [n_allowed], bit i % 32 of word i / 32 for token i.
+ */
 struct msg_generate {
 	uint32_t model, sequence, n_tokens, max_tokens;
 	struct mimeo_sampling sampling;
@@ -135,6 +146,9 @@ struct msg_generate {
 	uint32_t draft_tokens;
 	uint32_t first_token_ms;
 	uint32_t request_class; /* enum mimeo_class */
+	float repetition_penalty, presence_penalty, frequency_penalty;
+	uint32_t penalty_start;
+	uint32_t n_bias, n_allowed, min_tokens, top_logprobs;
 };
 
 /* RING_OP_STEP. Payload: struct msg_row rows[n_rows], then int32 tokens of row 0, of row 1, ... */
@@ -147,6 +161,7 @@ struct msg_step {
 	uint32_t flags; /* MIMEO_STEP_FENCE */
 	struct mimeo_mask mask; /* of each row */
 	uint32_t request_class; /* enum mimeo_class */
+	uint32_t top_logprobs;
 };
 struct msg_row {
 	uint32_t sequence, n_tokens;
@@ -156,10 +171,30 @@ struct msg_row {
 struct msg_output {
 	uint64_t tokens, logits, hidden; /* byte offsets from the area's start */
 	uint64_t bytes; /* of the whole area, a multiple of 64; UINT64_MAX: beyond any number */
+	/* struct mimeo_logprob, 1 + top_logprobs a token: of generated tokens and of given ones */
+	uint64_t logprobs, prompt_logprobs;
 };
 /* n_tokens int32, n_logits rows of vocab float32, n_hidden rows of hidden float32. */
 struct msg_output msg_output_layout(
 	uint64_t n_tokens, uint64_t n_logits, uint32_t vocab, uint64_t n_hidden, uint32_t hidden);
+/* Append log-probabilities of so many generated and given tokens. */
+void msg_output_add_logprobs(
+	struct msg_output *output, uint64_t n_generated, uint64_t n_given, uint32_t top_logprobs);
+
+/* 32-bit words of a token mask. */
+static inline uint32_t msg_allowed_words(uint32_t vocab)
+{
+	return vocab / 32 + (vocab % 32 != 0);
+}
+
+/* 0, or E_INVALID with the detail: a bias out of range, a token outside the vocabulary, or one that does
+ * not come behind that of the entry before. */
+int msg_bias_check(
+	const struct mimeo_bias *bias, uint32_t n, uint32_t vocab, struct msg_detail *ret_detail);
+
+/* Kinds of results that a step gives: of each row, and of each position. */
+#define MSG_STEP_LOGITS (MIMEO_STEP_LOGITS | MIMEO_STEP_ALL_LOGITS)
+#define MSG_STEP_HIDDEN (MIMEO_STEP_HIDDEN | MIMEO_STEP_ALL_HIDDEN | MIMEO_STEP_MEAN_HIDDEN)
 
 struct msg_hello {
 	uint32_t version;

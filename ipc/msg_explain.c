@@ -52,7 +52,12 @@ static const char *msg_explain_reason(unsigned field)
 {
 	switch (field) {
 	case MSG_OUTPUTS:
-		return "at least one output is required";
+		return "at least one output is required, one kind of logits and of hidden states at most, and no "
+		       "log-probabilities of embeddings or of a tree";
+	case MSG_MIN_TOKENS:
+		return "it must not be more than max_tokens";
+	case MSG_TOP_LOGPROBS:
+		return "log-probabilities are not requested";
 	case MSG_LOGITS_BUFFER:
 	case MSG_HIDDEN_BUFFER:
 		return "a place for results that are not requested";
@@ -100,6 +105,9 @@ void msg_table_explain(const struct msg_table *table, const void *msg,
 	uint32_t value = msg_load_u32(at);
 	if (entry->kind == MSG_KIND_IDS)
 		msg_explain_ids(entry, msg, ret_text);
+	else if (field == MSG_REPETITION_PENALTY)
+		snprintf(ret_text, MSG_TEXT_MAX, "%s is %g: it must be 0, which is off, or from 0.01 to %g", name,
+			(double)msg_load_f32(at), entry->max);
 	else if (entry->kind == MSG_KIND_F32 && entry->max < FLT_MAX)
 		snprintf(ret_text, MSG_TEXT_MAX, "%s is %g: it must be from %g to %g", name,
 			(double)msg_load_f32(at), entry->min, entry->max);

@@ -71,6 +71,9 @@ struct msg_table {
 	{.field = (name), .kind = MSG_KIND_U64, .offset = offsetof(type, member)}
 #define MSG_ENTRY_F32(name, type, member, most)                                                    \
 	{.field = (name), .kind = MSG_KIND_F32, .offset = offsetof(type, member), .max = (most)}
+#define MSG_ENTRY_F32_FROM(name, type, member, least, most)                                        \
+	{.field = (name), .kind = MSG_KIND_F32, .offset = offsetof(type, member), .min = (least),  \
+		.max = (most)}
 #define MSG_ENTRY_FLAGS(name, type, member, bits)                                                  \
 	{.field = (name), .kind = MSG_KIND_FLAGS, .offset = offsetof(type, member), .max = (bits)}
 #define MSG_ENTRY_TEXT(name, type, member)                                                         \

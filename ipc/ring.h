@@ -138,6 +138,13 @@ enum ring_detail {
 	RING_DETAIL_DETERMINISTIC = 25, /* the model is not */
 	RING_DETAIL_PAYLOAD_MOST = 26, /* [bytes given, most possible] */
 	RING_DETAIL_BUDGET = 27,      /* [enum ring_budget, asked for, left] */
+	RING_DETAIL_BIAS = 28,        /* [entry, token, vocabulary] its number is out of range, or it does not come
+	                                 behind the entry before */
+	RING_DETAIL_ALLOWED = 29,     /* [words of the token mask, words that the vocabulary has] */
+	RING_DETAIL_NO_TOKEN = 30,    /* no token is allowed */
+	RING_DETAIL_CONTINUE = 31,    /* [id, reason] n_tokens is 0, and the sequence is empty (reason 0), or its last
+	                                 token cannot be computed once more: it came as an embedding, or its mask
+	                                 is gone (1) */
 };
 
 /* Of what a user or a session may have a limited amount. */

@@ -16,6 +16,7 @@
 	X(MIMEO_E_UNKNOWN_BUFFER, "the device buffer is not open in this session")                 \
 	X(MIMEO_E_DENIED, "the daemon's configuration does not allow that")                        \
 	X(MIMEO_E_NOT_FINITE, "the model gave logits that are not finite")                         \
+	X(MIMEO_E_NO_TOKEN, "no allowed token has a finite logit")                                 \
 	X(MIMEO_E_GONE, "the daemon is gone, or it closed this session")                           \
 	X(MIMEO_E_QUOTA, "a limit of this user or session is reached")                             \
 	X(MIMEO_E_PROTOCOL, "the peer sent what is not Mimeo's protocol")                          \

@@ -87,15 +87,22 @@ static int event_take_generate(struct mimeo *m, struct mimeo_request *request, c
 		event.finish = MIMEO_FINISH_ERROR;
 	assert(request->n_reported <= cqe->n_generated && cqe->n_generated <= request->capacity);
 	event.n_tokens = cqe->n_generated - request->n_reported;
+	event.n_logprobs = request->n_logprobs;
 	if (event.n_tokens > 0)
 		event.tokens = request->tokens + request->n_reported;
 	else if (event.kind == MIMEO_EVENT_TOKENS)
 		return 0;
+	if (event.n_tokens > 0 && request->logprobs)
+		event.logprobs = request->logprobs + (size_t)request->n_reported * request->n_logprobs;
 	/* The logits are there once a token was drawn from them. */
 	if (event.kind == MIMEO_EVENT_FINAL && request->logits && cqe->n_generated > 0) {
 		event.logits = request->logits;
 		event.n_rows = request->n_rows;
 	}
+	if (event.kind == MIMEO_EVENT_FINAL)
+		event.n_positions = request->n_positions;
+	if (event.kind == MIMEO_EVENT_FINAL && cqe->n_generated > 0)
+		event.prompt_logprobs = request->prompt_logprobs;
 	request->n_reported = cqe->n_generated;
 	return event_hold(m, request, &event);
 }
@@ -112,6 +119,9 @@ static int event_take_step(struct mimeo *m, struct mimeo_request *request, const
 		event.tokens = request->capacity > 0 ? request->tokens : NULL;
 		event.logits = request->logits;
 		event.hidden = request->hidden;
+		event.prompt_logprobs = request->prompt_logprobs;
+		event.n_logprobs = request->n_logprobs;
+		event.n_positions = request->n_positions;
 	}
 	return event_hold(m, request, &event);
 }

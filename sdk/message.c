@@ -69,6 +69,15 @@ static int message_of_deadline(const int32_t *v, char *buffer, size_t size)
 		message_at_least(v[1]), v[1]);
 }
 
+/* [id, reason] */
+static int message_of_continue(const int32_t *v, char *buffer, size_t size)
+{
+	return snprintf(buffer, size,
+		v[1] ? "n_tokens is 0, and the last token of sequence %d cannot be computed once more: it came as an "
+		       "embedding or under a mask of its request"
+		     : "n_tokens is 0, and sequence %d has no tokens to go on with", v[0]);
+}
+
 /* By detail; the values are the arguments, in their order. */
 static const char *const message_formats[] = {
 	[RING_DETAIL_TOKEN] = "token %d is %d, outside the vocabulary of %d",
@@ -95,6 +104,10 @@ static const char *const message_formats[] = {
 				      "runs; the operator makes a model deterministic by --deterministic yes",
 	[RING_DETAIL_PAYLOAD_MOST] = "the step's rows and tokens have %u bytes, and the daemon takes at most %u at once: "
 				     "divide the rows among several steps",
+	[RING_DETAIL_BIAS] = "bias %d, of token %d: it must be from -100 to 100, or -infinity, and tokens ascend below "
+			     "the vocabulary of %d",
+	[RING_DETAIL_ALLOWED] = "allowed has %u words, and the vocabulary needs %u",
+	[RING_DETAIL_NO_TOKEN] = "allowed, bias and min_tokens ban every token of the vocabulary",
 };
 
 int mimeo_event_message(const struct mimeo_event *event, char *buffer, size_t size)
@@ -116,6 +129,8 @@ int mimeo_event_message(const struct mimeo_event *event, char *buffer, size_t si
 		return message_of_mask(v, buffer, size);
 	if (detail == RING_DETAIL_MASK_TOKENS)
 		return message_of_mask_tokens(event, buffer, size);
+	if (detail == RING_DETAIL_CONTINUE)
+		return message_of_continue(v, buffer, size);
 	if (detail == RING_DETAIL_DEADLINE)
 		return message_of_deadline(v, buffer, size);
 	if (detail == RING_DETAIL_BUDGET)

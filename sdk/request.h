@@ -41,6 +41,9 @@ struct mimeo_request {
 	/* Bounds for its completions; offsets resolved into the arena. */
 	const int32_t *tokens; /* [capacity] or NULL */
 	const float *logits, *hidden;
+	const struct mimeo_logprob *logprobs, *prompt_logprobs; /* or NULL */
+	uint32_t n_logprobs;  /* entries of each token */
+	uint32_t n_positions; /* tokens of all rows */
 	uint32_t capacity, n_rows;
 	uint32_t n_reported; /* tokens reported by events */
 	bool fenced;         /* RECORDED is to come */

@@ -65,12 +65,30 @@ static int forward_target_model(const struct forward_context *c, const struct mo
 	return model_forward(c->model, stream, pass);
 }
 
+/* A graph has it for whatever rows it is replayed with; other passes where a row needs it. */
+static int forward_target_adjust(
+	const struct forward_context *c, const struct model_pass *pass, struct stream *stream)
+{
+	if (!c->inputs->adjusts)
+		return 0;
+	return c->device->kernels->adjust(stream, &(struct op_adjust){
+		.logits = c->buffers.logits,
+		.n_rows = pass->n_rows,
+		.vocab = c->model->config.vocab_size,
+		.last_only = c->inputs->last_only,
+		.inputs = c->inputs->persistent,
+	});
+}
+
 /* Logits, and of each row a token, or drafts verified. */
 static int forward_target_sample(const struct forward_context *c, const struct model_pass *pass,
 	struct stream *stream)
 {
 	int rc = model_logits(c->model, stream, pass);
 
+	if (rc)
+		return rc;
+	rc = forward_target_adjust(c, pass, stream);
 	if (rc)
 		return rc;
 	if (c->inputs->limits.max_drafts)

@@ -49,6 +49,22 @@ static void inputs_carve_speculation(struct inputs *inputs, struct arena *arena)
 	TAKE(arena, l->max_rows, d->hidden_index);
 }
 
+/*
+ * A slot has 2 bytes and a bit for each id, and 8 KiB of bias: 278 KB of 128k ids, 71 MB for 256 slots. As with
+ * the draft logits, any slot may need them, and memory that a graph reads cannot be allocated later.
+ */
+static void inputs_carve_adjustment(struct inputs *inputs, struct arena *arena)
+{
+	const struct inputs_limits *l = &inputs->limits;
+	struct step_inputs *p = &inputs->persistent;
+
+	TAKE(arena, l->max_slots, p->slot_adjust);
+	TAKE(arena, (size_t)l->max_slots * counts_stride(l->vocab_size), p->slot_counts);
+	TAKE(arena, (size_t)l->max_slots * SLOT_BIAS_MAX, p->slot_bias);
+	TAKE(arena, (size_t)l->max_slots * token_words(l->vocab_size), p->slot_allowed);
+	TAKE(arena, (size_t)l->max_rows * (1 + l->max_drafts) * LOGPROBS_WIDTH, p->row_logprobs);
+}
+
 static void inputs_carve_device(struct inputs *inputs, struct arena *arena)
 {
 	const struct inputs_limits *l = &inputs->limits;
@@ -73,8 +89,20 @@ static void inputs_carve_device(struct inputs *inputs, struct arena *arena)
 	}
 	if (l->max_drafts)
 		inputs_carve_speculation(inputs, arena);
+	inputs_carve_adjustment(inputs, arena);
 	TAKE(arena, (size_t)l->max_rows * l->hidden_size, inputs->hidden_f32);
+	TAKE(arena, (size_t)l->max_slots * l->hidden_size, inputs->hidden_sums);
 	TAKE(arena, (size_t)l->max_rows * (1 + l->max_drafts), inputs->sampled);
+}
+
+static void inputs_carve_updates(struct inputs *inputs, struct inputs_slot *slot, struct arena *arena)
+{
+	const struct inputs_limits *l = &inputs->limits;
+
+	TAKE(arena, l->max_rows, slot->updates);
+	TAKE(arena, INPUTS_UPDATE_BIASES, slot->biases);
+	TAKE(arena, (size_t)l->max_rows * token_words(l->vocab_size), slot->allowed);
+	TAKE(arena, INPUTS_UPDATE_TOKENS, slot->counted);
 }
 
 static void inputs_carve_slot(struct inputs *inputs, struct inputs_slot *slot, struct arena *arena)
@@ -89,11 +117,13 @@ static void inputs_carve_slot(struct inputs *inputs, struct inputs_slot *slot, s
 	TAKE(arena, l->max_rows, slot->inits);
 	TAKE(arena, l->max_step_pages, slot->pages);
 	TAKE(arena, l->max_rows, slot->copies);
+	inputs_carve_updates(inputs, slot, arena);
 	TAKE(arena, (size_t)l->max_rows * (1 + l->max_drafts), slot->sampled);
-	if (l->max_drafts) {
-		TAKE(arena, 1, slot->results_flag);
-		TAKE(arena, 1, slot->results_ns);
-	}
+	TAKE(arena, (size_t)l->max_rows * (1 + l->max_drafts) * LOGPROBS_WIDTH, slot->logprobs);
+	TAKE(arena, 1, slot->results_flag);
+	TAKE(arena, 1, slot->results_ns);
+	TAKE(arena, l->max_scores, slot->score_tokens);
+	TAKE(arena, (size_t)l->max_scores * LOGPROBS_WIDTH, slot->scores);
 	TAKE(arena, (size_t)l->max_results * l->vocab_size, slot->logits);
 	TAKE(arena, (size_t)l->max_results * l->hidden_size, slot->hidden);
 	TAKE(arena, 1, slot->flag);
@@ -169,8 +199,7 @@ int inputs_init(struct inputs *inputs, struct device *device, const struct input
 	for (unsigned i = 0; i < INPUTS_SLOTS; i++) {
 		inputs->slots[i].limits = &inputs->limits;
 		*inputs->slots[i].flag = 0;
-		if (limits->max_drafts)
-			*inputs->slots[i].results_flag = 0;
+		*inputs->slots[i].results_flag = 0;
 	}
 	return 0;
 }
@@ -197,8 +226,9 @@ struct inputs_slot *inputs_begin(struct inputs *inputs, uint64_t step)
 		.inits = slot->inits,
 		.pages = slot->pages,
 	};
-	slot->n_pages = slot->n_copies = slot->n_results = 0;
-	slot->verifies = false;
+	slot->n_pages = slot->n_copies = slot->n_results = slot->n_scores = 0;
+	slot->n_updates = slot->n_biases = slot->n_allowed = slot->n_counted = 0;
+	slot->verifies = slot->adjusts = slot->has_logprobs = false;
 	return slot;
 }
 
@@ -211,6 +241,8 @@ int32_t *inputs_add_row(struct inputs_slot *slot, const struct step_row *row)
 	slot->rows[slot->record->n_rows++] = *row;
 	slot->record->n_tokens += row->n_tokens;
 	slot->verifies |= (row->flags & ROW_VERIFY) != 0;
+	slot->adjusts |= (row->flags & (ROW_ADJUST | ROW_LOGPROBS)) != 0;
+	slot->has_logprobs |= (row->flags & ROW_LOGPROBS) != 0;
 	return ids;
 }
 
@@ -267,6 +299,57 @@ void inputs_set_drafts(struct inputs_slot *slot, uint32_t n_drafts)
 	slot->inits[slot->record->n_inits - 1].n_drafts = n_drafts;
 }
 
+bool inputs_can_update(const struct inputs_slot *slot, uint32_t n_biases)
+{
+	assert(n_biases <= SLOT_BIAS_MAX && slot->n_biases <= INPUTS_UPDATE_BIASES);
+	return slot->n_updates < slot->limits->max_rows && n_biases <= INPUTS_UPDATE_BIASES - slot->n_biases;
+}
+
+void inputs_add_update(struct inputs_slot *slot, const struct slot_update *update)
+{
+	const uint32_t n_biases = update->flags & UPDATE_SET ? update->adjust.n_bias : 0;
+	const uint32_t words = token_words(slot->limits->vocab_size);
+	struct slot_update *own = &slot->updates[slot->n_updates];
+
+	assert(inputs_can_update(slot, n_biases) && !update->n_tokens);
+	assert(update->slot >= 0 && (uint32_t)update->slot < slot->limits->max_slots);
+	*own = *update;
+	slot->n_updates++;
+	own->bias = slot->biases + slot->n_biases;
+	if (n_biases)
+		memcpy(slot->biases + slot->n_biases, update->bias, n_biases * sizeof(*update->bias));
+	slot->n_biases += n_biases;
+	own->tokens = slot->counted + slot->n_counted;
+	if (!(update->flags & UPDATE_SET) || !update->adjust.masked)
+		return;
+	own->allowed = slot->allowed + (size_t)slot->n_allowed++ * words;
+	memcpy(slot->allowed + (own->allowed - slot->allowed), update->allowed, words * sizeof(*update->allowed));
+}
+
+uint32_t inputs_count_tokens(struct inputs_slot *slot, const int32_t *tokens, uint32_t n_tokens, uint32_t n_prompt)
+{
+	const uint32_t capacity = INPUTS_UPDATE_TOKENS - slot->n_counted, n = n_tokens < capacity ? n_tokens : capacity;
+	struct slot_update *update = &slot->updates[slot->n_updates - 1];
+
+	assert(slot->n_updates > 0 && !update->n_tokens && slot->n_counted <= INPUTS_UPDATE_TOKENS);
+	memcpy(slot->counted + slot->n_counted, tokens, n * sizeof(*tokens));
+	slot->n_counted += n;
+	update->n_tokens = n;
+	update->n_prompt = n_prompt < n ? n_prompt : n;
+	return n;
+}
+
+int inputs_update(struct inputs *inputs, struct inputs_slot *slot, struct stream *stream)
+{
+	if (!slot->n_updates)
+		return 0;
+	return inputs->device->kernels->update_slots(stream, &(struct op_update_slots){
+		.updates = slot->updates,
+		.n = slot->n_updates,
+		.inputs = inputs->persistent,
+	});
+}
+
 /* Warm-up and capture (step 0) have as many rows of logits as any step may. */
 static bool inputs_last_only(const struct inputs_slot *slot, const struct descriptor *descriptor)
 {
@@ -285,6 +368,7 @@ int inputs_prepare(struct inputs *inputs, struct inputs_slot *slot, struct strea
 	inputs->built = *descriptor;
 	inputs->source = slot;
 	inputs->last_only = inputs_last_only(slot, descriptor);
+	inputs->adjusts = !slot->step || slot->adjusts;
 	if (inputs->last_only && slot->verifies)
 		return -EINVAL;
 	slot->record->last_only = inputs->last_only;

@@ -90,7 +90,13 @@ static void fuzz_generate(const uint8_t *data, size_t size)
 	claim_sampling(&msg.sampling);
 	claim_mask(&msg.mask, MIMEO_MASK_DOCUMENTS);
 	CLAIM(msg.draft_tokens <= MIMEO_DRAFT_MAX || msg.draft_tokens == MIMEO_DRAFT_NONE);
-	CLAIM(msg.n_tokens > 0 && msg.n_stop <= MIMEO_STOP_MAX);
+	CLAIM((msg.n_tokens > 0 || msg.sequence > 0) && msg.n_stop <= MIMEO_STOP_MAX);
+	CLAIM(msg.repetition_penalty == 0 ||
+		(msg.repetition_penalty >= 0.01f && msg.repetition_penalty <= 100));
+	CLAIM(msg.presence_penalty >= -2 && msg.presence_penalty <= 2);
+	CLAIM(msg.frequency_penalty >= -2 && msg.frequency_penalty <= 2);
+	CLAIM(msg.n_bias <= MIMEO_BIAS_MAX && msg.top_logprobs <= MIMEO_TOP_LOGPROBS_MAX);
+	CLAIM(msg.max_tokens == 0 || msg.min_tokens <= msg.max_tokens);
 	for (uint32_t i = 0; i < msg.n_stop; i++)
 		CLAIM(msg.stop[i] >= 0);
 	int n = msg_generate_encode(&msg, bytes, sizeof(bytes));
@@ -101,6 +107,12 @@ static void fuzz_generate(const uint8_t *data, size_t size)
 	CLAIM(again.deadline_ms == msg.deadline_ms && again.first_token_ms == msg.first_token_ms);
 	CLAIM(again.request_class == msg.request_class && msg.request_class <= MIMEO_CLASS_BATCH);
 	CLAIM(memcmp(again.stop, msg.stop, sizeof(msg.stop)) == 0);
+	CLAIM(again.repetition_penalty == msg.repetition_penalty &&
+		again.presence_penalty == msg.presence_penalty &&
+		again.frequency_penalty == msg.frequency_penalty);
+	CLAIM(again.penalty_start == msg.penalty_start && again.n_bias == msg.n_bias &&
+		again.n_allowed == msg.n_allowed && again.min_tokens == msg.min_tokens &&
+		again.top_logprobs == msg.top_logprobs);
 }
 
 static void fuzz_step(const uint8_t *data, size_t size)
@@ -118,15 +130,17 @@ static void fuzz_step(const uint8_t *data, size_t size)
 	}
 	claim_sampling(&msg.sampling);
 	claim_mask(&msg.mask, MIMEO_MASK_TREE);
-	CLAIM(msg.n_rows > 0 && msg.outputs > 0 && msg.outputs <= 7);
+	CLAIM(msg.n_rows > 0 && msg.outputs > 0 && msg.outputs <= 127);
+	CLAIM(msg.top_logprobs == 0 || (msg.outputs & MIMEO_STEP_LOGPROBS));
 	int n = msg_step_encode(&msg, bytes, sizeof(bytes));
 	CLAIM(n > 0);
 	CLAIM(msg_step_decode(codec, bytes, (size_t)n, &again, &detail) == 0);
 	CLAIM(again.n_rows == msg.n_rows && again.outputs == msg.outputs);
+	CLAIM(again.top_logprobs == msg.top_logprobs);
 	CLAIM(memcmp(&again.embeddings.offset, &msg.embeddings.offset, sizeof(uint64_t)) == 0);
 	CLAIM(again.logits.buffer == msg.logits.buffer && again.flags == msg.flags);
-	CLAIM(msg.logits.buffer == 0 || (msg.outputs & MIMEO_STEP_LOGITS));
-	CLAIM(msg.hidden.buffer == 0 || (msg.outputs & MIMEO_STEP_HIDDEN));
+	CLAIM(msg.logits.buffer == 0 || (msg.outputs & MSG_STEP_LOGITS));
+	CLAIM(msg.hidden.buffer == 0 || (msg.outputs & MSG_STEP_HIDDEN));
 }
 
 static void fuzz_call(const uint8_t *data, size_t size)

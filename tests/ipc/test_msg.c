@@ -44,12 +44,21 @@ static struct msg_generate full_generate(void)
 			.flags = MIMEO_SAMPLING_SEEDED},
 		.n_stop = MIMEO_STOP_MAX,
 		.stop = {0, 1, 2, 3, 127, 128, 65536, INT32_MAX},
-		.flags = MIMEO_GENERATE_IGNORE_EOS | MIMEO_GENERATE_PROMPT_LOGITS,
+		.flags = MIMEO_GENERATE_IGNORE_EOS | MIMEO_GENERATE_PROMPT_LOGITS |
+			MIMEO_GENERATE_LOGPROBS | MIMEO_GENERATE_PROMPT_LOGPROBS,
 		.deadline_ms = 60000,
 		.mask = {.kind = MIMEO_MASK_WINDOW, .window = UINT32_MAX, .sinks = 4},
 		.draft_tokens = MIMEO_DRAFT_NONE,
 		.first_token_ms = UINT32_MAX,
 		.request_class = MIMEO_CLASS_BATCH,
+		.repetition_penalty = 1.25f,
+		.presence_penalty = -2,
+		.frequency_penalty = 0.5f,
+		.penalty_start = 70001,
+		.n_bias = MIMEO_BIAS_MAX,
+		.n_allowed = 4008,
+		.min_tokens = 1,
+		.top_logprobs = MIMEO_TOP_LOGPROBS_MAX,
 	};
 }
 
@@ -117,6 +126,14 @@ static void test_msg_generate_is_decoded_as_it_was_encoded(void **state)
 	assert_true(got.draft_tokens == sent.draft_tokens);
 	assert_true(got.first_token_ms == sent.first_token_ms);
 	assert_int_equal(got.request_class, sent.request_class);
+	assert_true(got.repetition_penalty == 1.25f);
+	assert_true(got.presence_penalty == -2);
+	assert_true(got.frequency_penalty == 0.5f);
+	assert_int_equal(got.penalty_start, 70001);
+	assert_int_equal(got.n_bias, 1024);
+	assert_int_equal(got.n_allowed, 4008);
+	assert_int_equal(got.min_tokens, 1);
+	assert_int_equal(got.top_logprobs, 20);
 	assert_memory_equal(&got.mask, &sent.mask, sizeof(sent.mask));
 	check_sampling(&got.sampling, &sent.sampling);
 }
@@ -125,9 +142,10 @@ static void test_msg_step_is_decoded_as_it_was_encoded(void **state)
 {
 	struct msg_step got, sent = {.model = 3,
 				     .n_rows = 17,
-				     .outputs = 7,
+				     .outputs = 15,
 				     .deadline_ms = 1,
 				     .request_class = MIMEO_CLASS_INTERACTIVE,
+				     .top_logprobs = 5,
 				     .mask = {.kind = MIMEO_MASK_PREFIX, .prefix = 9},
 				     .sampling = {.temperature = FLT_MIN, .top_k = UINT32_MAX}};
 	uint8_t bytes[MSG_HEADER_MAX];
@@ -138,7 +156,8 @@ static void test_msg_step_is_decoded_as_it_was_encoded(void **state)
 	assert_int_equal(got.model, 3);
 	assert_int_equal(got.n_rows, 17);
 	assert_int_equal(got.request_class, MIMEO_CLASS_INTERACTIVE);
-	assert_int_equal(got.outputs, 7);
+	assert_int_equal(got.outputs, 15);
+	assert_int_equal(got.top_logprobs, 5);
 	assert_int_equal(got.deadline_ms, 1);
 	assert_memory_equal(&got.mask, &sent.mask, sizeof(sent.mask));
 	check_sampling(&got.sampling, &sent.sampling);
@@ -362,6 +381,16 @@ static void test_msg_output_too_large_for_a_number_is_more_than_any_area(void **
 	assert_true(msg_output_layout(0, 1ull << 62, 4, 0, 0).bytes == UINT64_MAX);
 	assert_true(msg_output_layout(UINT64_MAX / 4 - 16, 1, 64, 0, 0).bytes == UINT64_MAX);
 	assert_true(msg_output_layout(0, 0, 0, 1ull << 40, UINT32_MAX).bytes == UINT64_MAX);
+
+	struct msg_output output = msg_output_layout(3, 0, 0, 0, 0);
+	msg_output_add_logprobs(&output, 3, 5, 20);
+	assert_int_equal(output.logprobs, 64);
+	assert_int_equal(output.prompt_logprobs, 64 + 512); /* 3 x 21 x 8 bytes */
+	assert_int_equal(output.bytes, 64 + 512 + 896);
+	msg_output_add_logprobs(&output, 0, UINT64_MAX / 8, 0);
+	assert_true(output.bytes == UINT64_MAX);
+	msg_output_add_logprobs(&output, 1, 1, 0);
+	assert_true(output.bytes == UINT64_MAX);
 }
 
 static void test_msg_fields_have_names(void **state)

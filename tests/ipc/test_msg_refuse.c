@@ -50,8 +50,8 @@ static struct raw raw_with(
 /* The least that each decoder takes. */
 #define GENERATE "\x82\x0f\x01\x03\x01"
 #define STEP "\x82\x0e\x01\x0d\x01"
-#define HELLO "\x83\x20\x04\x22\x02\x23\xce\0\1\0\0"
-#define WELCOME "\x83\x20\x04\x22\x02\x23\xce\0\1\0\0"
+#define HELLO "\x83\x20\x05\x22\x02\x23\xce\0\1\0\0"
+#define WELCOME "\x83\x20\x05\x22\x02\x23\xce\0\1\0\0"
 
 enum kind { GENERATE_MSG, STEP_MSG, HELLO_MSG, WELCOME_MSG };
 
@@ -126,6 +126,8 @@ static void test_msg_least_messages_are_taken(void **state)
 #define U64_MAX "\xcf\xff\xff\xff\xff\xff\xff\xff\xff"
 #define U32_PLUS "\xcf\0\0\0\1\0\0\0\0"
 #define F32_ONE "\xca\x3f\x80\0\0"
+#define F32_HUNDREDTH "\xca\x3c\x23\xd7\x0a" /* 0.01f */
+#define F64_THOUSANDTH "\xcb\x3f\x50\x62\x4d\xd2\xf1\xa9\xfc"
 #define F64_ABOVE_ONE "\xcb\x3f\xf0\0\0\0\0\0\1"
 
 static void test_msg_request_fields_in_range_are_taken(void **state)
@@ -146,7 +148,7 @@ static void test_msg_request_fields_in_range_are_taken(void **state)
 		EXTRA(MSG_SAMPLING_FLAGS, "\x03"),
 		EXTRA(MSG_STOP, "\x90"),
 		EXTRA(MSG_STOP, "\x92\x00\xce\x7f\xff\xff\xff"),
-		EXTRA(MSG_FLAGS, "\x0f"),
+		EXTRA(MSG_FLAGS, "\x3f"),
 		EXTRA(MSG_MODEL, "\x05"),
 		EXTRA(MSG_DEADLINE_MS, "\xd1\x01\x00"),
 		EXTRA(MSG_MASK, "\x00"),
@@ -161,6 +163,18 @@ static void test_msg_request_fields_in_range_are_taken(void **state)
 		EXTRA(MSG_FIRST_TOKEN_MS, "\xce\xff\xff\xff\xff"),
 		EXTRA(MSG_REQUEST_CLASS, "\x00"),
 		EXTRA(MSG_REQUEST_CLASS, "\x02"),
+		EXTRA(MSG_REPETITION_PENALTY, "\x00"),
+		EXTRA(MSG_REPETITION_PENALTY, "\x64"),
+		EXTRA(MSG_REPETITION_PENALTY, F32_HUNDREDTH),
+		EXTRA(MSG_PRESENCE_PENALTY, "\x02"),
+		EXTRA(MSG_PRESENCE_PENALTY, "\xfe"),
+		EXTRA(MSG_FREQUENCY_PENALTY, "\x02"),
+		EXTRA(MSG_FREQUENCY_PENALTY, "\xfe"),
+		EXTRA(MSG_PENALTY_START, "\xce\xff\xff\xff\xff"),
+		EXTRA(MSG_N_BIAS, "\xcd\x04\x00"),
+		EXTRA(MSG_N_ALLOWED, "\xce\xff\xff\xff\xff"),
+		EXTRA(MSG_MIN_TOKENS, "\x01"),
+		EXTRA(MSG_TOP_LOGPROBS, "\x00"),
 	};
 
 	check_extras(GENERATE_MSG, 0, extras, ARRAY_SIZE(extras));
@@ -185,7 +199,7 @@ static void test_msg_request_fields_out_of_range_are_refused_by_name(void **stat
 		EXTRA(MSG_SEED, "\xff"),
 		EXTRA(MSG_SAMPLING_FLAGS, "\x04"),
 		EXTRA(MSG_SAMPLING_FLAGS, U32_PLUS),
-		EXTRA(MSG_FLAGS, "\x10"),
+		EXTRA(MSG_FLAGS, "\x40"),
 		EXTRA(MSG_FLAGS, "\xff"),
 		EXTRA(MSG_STOP, "\x99\0\0\0\0\0\0\0\0\0"),
 		EXTRA(MSG_STOP, "\x91\xff"),
@@ -208,10 +222,26 @@ static void test_msg_request_fields_out_of_range_are_refused_by_name(void **stat
 		EXTRA(MSG_FIRST_TOKEN_MS, U32_PLUS),
 		EXTRA(MSG_REQUEST_CLASS, "\x03"),
 		EXTRA(MSG_REQUEST_CLASS, "\xff"),
+		EXTRA(MSG_REPETITION_PENALTY, "\xff"),
+		EXTRA(MSG_REPETITION_PENALTY, "\x65"),
+		EXTRA(MSG_REPETITION_PENALTY, F64_THOUSANDTH),
+		EXTRA(MSG_REPETITION_PENALTY, F32_NAN),
+		EXTRA(MSG_PRESENCE_PENALTY, "\x03"),
+		EXTRA(MSG_PRESENCE_PENALTY, "\xfd"),
+		EXTRA(MSG_PRESENCE_PENALTY, F32_NAN),
+		EXTRA(MSG_FREQUENCY_PENALTY, "\x03"),
+		EXTRA(MSG_FREQUENCY_PENALTY, F64_NEG_INF),
+		EXTRA(MSG_PENALTY_START, "\xff"),
+		EXTRA(MSG_N_BIAS, "\xcd\x04\x01"),
+		EXTRA(MSG_N_ALLOWED, U32_PLUS),
+		EXTRA(MSG_MIN_TOKENS, "\x02"), /* of 1 at most */
+		EXTRA(MSG_TOP_LOGPROBS, "\x01"), /* without the flag */
+		EXTRA(MSG_TOP_LOGPROBS, "\x15"),
 	};
 	static const struct extra step[] = {EXTRA(MSG_TEMPERATURE, F32_NAN),
 		EXTRA(MSG_MODEL, "\xff"), EXTRA(MSG_MASK, "\x05"), EXTRA(MSG_MASK_SINKS, "\x01"),
-		EXTRA(MSG_DRAFT_TOKENS, "\x01"), EXTRA(MSG_REQUEST_CLASS, "\x03")};
+		EXTRA(MSG_DRAFT_TOKENS, "\x01"), EXTRA(MSG_TOP_LOGPROBS, "\x01"),
+		EXTRA(MSG_MIN_TOKENS, "\x01"), EXTRA(MSG_REQUEST_CLASS, "\x03")};
 
 	check_extras(GENERATE_MSG, MIMEO_E_INVALID, generate, ARRAY_SIZE(generate));
 	check_extras(STEP_MSG, MIMEO_E_INVALID, step, ARRAY_SIZE(step));
@@ -284,13 +314,21 @@ static void test_msg_encoders_refuse_what_decoders_refuse(void **state)
 		{{LEAST, .sampling.top_p = 1.5f}, MSG_TOP_P, "top_p is 1.5: it must be from 0 to 1"},
 		{{LEAST, .sampling.min_p = -0.5f}, MSG_MIN_P, "min_p is -0.5"},
 		{{LEAST, .sampling.flags = 5}, MSG_SAMPLING_FLAGS, "flag 0x4 is unknown"},
-		{{LEAST, .flags = 16}, MSG_FLAGS, "flags is 0x10: flag 0x10 is unknown"},
+		{{LEAST, .flags = 64}, MSG_FLAGS, "flags is 0x40: flag 0x40 is unknown"},
 		{{LEAST, .n_stop = 9}, MSG_STOP, "stop has 9 ids: at most 8"},
 		{{LEAST, .n_stop = 2, .stop = {1, -7}}, MSG_STOP, "stop 1 is -7"},
 		{{LEAST, .draft_tokens = 9}, MSG_DRAFT_TOKENS, "draft_tokens is 9: "},
 		{{LEAST, .mask.kind = 4}, MSG_MASK, "mask is 4: it must be from 0 to 3"},
 		{{LEAST, .mask.sinks = 2}, MSG_MASK_SINKS, "mask_sinks is 2, and"},
 		{{LEAST, .logits.buffer = 1}, MSG_LOGITS_BUFFER, "logits_buffer is 1: "},
+		{{LEAST, .repetition_penalty = 0.001f}, MSG_REPETITION_PENALTY,
+			"repetition_penalty is 0.001: it must be 0, which is off, or from 0.01 to 100"},
+		{{LEAST, .presence_penalty = -2.5f}, MSG_PRESENCE_PENALTY,
+			"presence_penalty is -2.5: it must be from -2 to 2"},
+		{{LEAST, .n_bias = 1025}, MSG_N_BIAS, "n_bias is 1025: it must be from 0 to 1024"},
+		{{LEAST, .min_tokens = 2}, MSG_MIN_TOKENS, "min_tokens is 2: it must not be more than max_tokens"},
+		{{LEAST, .top_logprobs = 2}, MSG_TOP_LOGPROBS,
+			"top_logprobs is 2: log-probabilities are not requested"},
 		{{.max_tokens = 1}, 0, ""},
 	};
 
@@ -408,11 +446,90 @@ static void test_msg_missing_or_zero_counts_are_refused(void **state)
 		REFUSED(STEP_MSG, "\x81\x0d\x01", MIMEO_E_INVALID, RING_DETAIL_EMPTY, 0),
 		REFUSED(STEP_MSG, "\x82\x0e\x00\x0d\x01", MIMEO_E_INVALID, RING_DETAIL_EMPTY, 0),
 		REFUSED(STEP_MSG, "\x81\x0e\x01", MIMEO_E_INVALID, RING_DETAIL_RANGE, MSG_OUTPUTS),
-		REFUSED(STEP_MSG, "\x82\x0e\x01\x0d\x08", MIMEO_E_INVALID, RING_DETAIL_RANGE,
+		REFUSED(STEP_MSG, "\x82\x0e\x01\x0d\xcc\x80", MIMEO_E_INVALID, RING_DETAIL_RANGE,
 			MSG_OUTPUTS),
 	};
 
 	check_refused(cases, ARRAY_SIZE(cases));
+}
+
+static void test_msg_no_tokens_are_taken_of_a_sequence_alone(void **state)
+{
+	struct msg_generate msg = {.max_tokens = 1}, got;
+	uint8_t bytes[MSG_HEADER_MAX];
+	struct msg_detail detail;
+
+	assert_int_equal(msg_generate_encode(&msg, bytes, sizeof(bytes)), -EINVAL);
+	msg.sequence = 3;
+	int n = msg_generate_encode(&msg, bytes, sizeof(bytes));
+	assert_int_equal(msg_generate_decode(codec, bytes, (size_t)n, &got, &detail), 0);
+	assert_int_equal(got.n_tokens, 0);
+	assert_int_equal(got.sequence, 3);
+}
+
+static void test_msg_outputs_that_exclude_each_other_are_refused(void **state)
+{
+	static const struct {
+		struct msg_step msg;
+		unsigned field; /* 0: taken */
+	} cases[] = {
+		{{.outputs = MIMEO_STEP_LOGITS | MIMEO_STEP_ALL_HIDDEN | MIMEO_STEP_LOGPROBS}, 0},
+		{{.outputs = MIMEO_STEP_ALL_LOGITS | MIMEO_STEP_MEAN_HIDDEN}, 0},
+		{{.outputs = MIMEO_STEP_LOGITS | MIMEO_STEP_ALL_LOGITS}, MSG_OUTPUTS},
+		{{.outputs = MIMEO_STEP_HIDDEN | MIMEO_STEP_MEAN_HIDDEN}, MSG_OUTPUTS},
+		{{.outputs = MIMEO_STEP_ALL_HIDDEN | MIMEO_STEP_MEAN_HIDDEN}, MSG_OUTPUTS},
+		{{.outputs = MIMEO_STEP_LOGPROBS, .mask.kind = MIMEO_MASK_TREE}, MSG_OUTPUTS},
+		{{.outputs = MIMEO_STEP_LOGPROBS, .embeddings.buffer = 1}, MSG_OUTPUTS},
+		{{.outputs = MIMEO_STEP_LOGPROBS, .top_logprobs = 20}, 0},
+		{{.outputs = MIMEO_STEP_LOGITS, .top_logprobs = 20}, MSG_TOP_LOGPROBS},
+		{{.outputs = MIMEO_STEP_ALL_LOGITS, .logits.buffer = 1}, 0},
+		{{.outputs = MIMEO_STEP_MEAN_HIDDEN, .hidden.buffer = 1}, 0},
+		{{.outputs = MIMEO_STEP_LOGPROBS, .logits.buffer = 1}, MSG_LOGITS_BUFFER},
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		struct msg_step msg = cases[i].msg;
+		struct msg_detail detail = {0};
+		uint8_t bytes[MSG_HEADER_MAX];
+
+		msg.n_rows = 1;
+		int n = msg_table_write(&msg_step_table, &msg, bytes, sizeof(bytes));
+		assert_int_equal(decode(STEP_MSG, bytes, (size_t)n, &detail),
+			cases[i].field ? MIMEO_E_INVALID : 0);
+		assert_int_equal(detail.values[0], cases[i].field);
+	}
+}
+
+static void test_msg_bias_lists_ascend_and_are_in_range(void **state)
+{
+	static const struct {
+		struct mimeo_bias bias[3];
+		int refused; /* -1: taken */
+	} cases[] = {
+		{{{0, 100}, {1, -100}, {9, -INFINITY}}, -1},
+		{{{0, 0}, {0, 0}, {9, 0}}, 1},
+		{{{3, 0}, {2, 0}, {9, 0}}, 1},
+		{{{-1, 0}, {2, 0}, {9, 0}}, 0},
+		{{{0, 0}, {2, 0}, {10, 0}}, 2},
+		{{{0, 0}, {2, NAN}, {9, 0}}, 1},
+		{{{0, 0}, {2, 0}, {9, INFINITY}}, 2},
+		{{{0, 100.5f}, {2, 0}, {9, 0}}, 0},
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		const int refused = cases[i].refused;
+		struct msg_detail detail = {0};
+
+		assert_int_equal(msg_bias_check(cases[i].bias, 3, 10, &detail),
+			refused < 0 ? 0 : MIMEO_E_INVALID);
+		if (refused < 0)
+			continue;
+		assert_int_equal(detail.detail, RING_DETAIL_BIAS);
+		assert_int_equal(detail.values[0], refused);
+		assert_int_equal(detail.values[1], cases[i].bias[refused].token);
+		assert_int_equal(detail.values[2], 10);
+	}
+	assert_int_equal(msg_bias_check(NULL, 0, 10, &(struct msg_detail){0}), 0);
 }
 
 static void test_msg_bytes_that_are_no_header_are_refused_with_their_offset(void **state)
@@ -453,19 +570,19 @@ static void test_msg_handshake_of_another_version_is_named_whatever_else_it_hold
 static void test_msg_hello_that_no_region_fits_is_refused_by_name(void **state)
 {
 	static const struct refused cases[] = {
-		REFUSED(HELLO_MSG, "\x81\x20\x04", MIMEO_E_INVALID, RING_DETAIL_RANGE,
+		REFUSED(HELLO_MSG, "\x81\x20\x05", MIMEO_E_INVALID, RING_DETAIL_RANGE,
 			MSG_ENTRIES),
-		REFUSED(HELLO_MSG, "\x83\x20\x04\x22\x03\x23\xce\0\1\0\0", MIMEO_E_INVALID,
+		REFUSED(HELLO_MSG, "\x83\x20\x05\x22\x03\x23\xce\0\1\0\0", MIMEO_E_INVALID,
 			RING_DETAIL_RANGE, MSG_ENTRIES),
-		REFUSED(HELLO_MSG, "\x83\x20\x04\x22\xcd\x20\0\x23\xce\0\1\0\0", MIMEO_E_INVALID,
+		REFUSED(HELLO_MSG, "\x83\x20\x05\x22\xcd\x20\0\x23\xce\0\1\0\0", MIMEO_E_INVALID,
 			RING_DETAIL_RANGE, MSG_ENTRIES),
-		REFUSED(HELLO_MSG, "\x82\x20\x04\x22\x02", MIMEO_E_INVALID, RING_DETAIL_RANGE,
+		REFUSED(HELLO_MSG, "\x82\x20\x05\x22\x02", MIMEO_E_INVALID, RING_DETAIL_RANGE,
 			MSG_ARENA_BYTES),
-		REFUSED(HELLO_MSG, "\x83\x20\x04\x22\x02\x23\xce\0\1\0\1", MIMEO_E_INVALID,
+		REFUSED(HELLO_MSG, "\x83\x20\x05\x22\x02\x23\xce\0\1\0\1", MIMEO_E_INVALID,
 			RING_DETAIL_RANGE, MSG_ARENA_BYTES),
-		REFUSED(HELLO_MSG, "\x83\x20\x04\x22\x02\x23\xce\x80\0\0\0", MIMEO_E_INVALID,
+		REFUSED(HELLO_MSG, "\x83\x20\x05\x22\x02\x23\xce\x80\0\0\0", MIMEO_E_INVALID,
 			RING_DETAIL_RANGE, MSG_ARENA_BYTES),
-		REFUSED(HELLO_MSG, "\x84\x20\x04\x22\x02\x23\xce\0\1\0\0\x21\x01", MIMEO_E_INVALID,
+		REFUSED(HELLO_MSG, "\x84\x20\x05\x22\x02\x23\xce\0\1\0\0\x21\x01", MIMEO_E_INVALID,
 			RING_DETAIL_RANGE, MSG_FEATURES),
 	};
 
@@ -505,7 +622,7 @@ static void test_msg_names_with_control_characters_or_broken_utf8_are_refused(vo
 
 /* One model, a map of so many: a name, three sizes, pages, and what else is given. */
 #define MODEL(map, rest)                                                                           \
-	"\x84\x20\x04\x22\x02\x23\xce\0\1\0\0\x28\x91" map                                            \
+	"\x84\x20\x05\x22\x02\x23\xce\0\1\0\0\x28\x91" map                                            \
 	"\x24\xa1m\x40\x01\x41\x01\x42\x01\x45\x01" rest
 
 static void test_msg_welcome_with_a_bad_model_is_a_broken_protocol(void **state)
@@ -517,13 +634,13 @@ static void test_msg_welcome_with_a_bad_model_is_a_broken_protocol(void **state)
 		EXTRA(MSG_MODELS, "\x91\x01"),
 	};
 	static const struct refused cases[] = {
-		REFUSED(WELCOME_MSG, "\x84\x20\x04\x22\x02\x23\xce\0\1\0\0\x28\x91\x80",
+		REFUSED(WELCOME_MSG, "\x84\x20\x05\x22\x02\x23\xce\0\1\0\0\x28\x91\x80",
 			MIMEO_E_PROTOCOL, RING_DETAIL_RANGE, MSG_NAME),
-		REFUSED(WELCOME_MSG, "\x84\x20\x04\x22\x02\x23\xce\0\1\0\0\x28\x91\x81\x40\x00",
+		REFUSED(WELCOME_MSG, "\x84\x20\x05\x22\x02\x23\xce\0\1\0\0\x28\x91\x81\x40\x00",
 			MIMEO_E_PROTOCOL, RING_DETAIL_RANGE, MSG_VOCAB_SIZE),
-		REFUSED(WELCOME_MSG, "\x84\x20\x04\x22\x02\x23\xce\0\1\0\0\x28\x91\x81\x24\xa1m",
+		REFUSED(WELCOME_MSG, "\x84\x20\x05\x22\x02\x23\xce\0\1\0\0\x28\x91\x81\x24\xa1m",
 			MIMEO_E_PROTOCOL, RING_DETAIL_RANGE, MSG_VOCAB_SIZE),
-		REFUSED(WELCOME_MSG, "\x84\x20\x04\x22\x02\x23\xce\0\1\0\0\x28\x91\x81\x44\xfe",
+		REFUSED(WELCOME_MSG, "\x84\x20\x05\x22\x02\x23\xce\0\1\0\0\x28\x91\x81\x44\xfe",
 			MIMEO_E_PROTOCOL, RING_DETAIL_RANGE, MSG_BOS),
 		REFUSED(WELCOME_MSG, MODEL("\x85", ""), MIMEO_E_PROTOCOL, RING_DETAIL_RANGE,
 			MSG_MAX_BATCH_TOKENS),
@@ -568,6 +685,9 @@ int main(void)
 			test_msg_unknown_and_foreign_and_repeated_keys_are_refused_by_name),
 		cmocka_unit_test(test_msg_keys_that_are_no_field_numbers_are_refused),
 		cmocka_unit_test(test_msg_missing_or_zero_counts_are_refused),
+	cmocka_unit_test(test_msg_no_tokens_are_taken_of_a_sequence_alone),
+	cmocka_unit_test(test_msg_outputs_that_exclude_each_other_are_refused),
+	cmocka_unit_test(test_msg_bias_lists_ascend_and_are_in_range),
 		cmocka_unit_test(test_msg_bytes_that_are_no_header_are_refused_with_their_offset),
 		cmocka_unit_test(
 			test_msg_handshake_of_another_version_is_named_whatever_else_it_holds),

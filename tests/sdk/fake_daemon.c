@@ -315,12 +315,15 @@ void fake_write(struct fake *fake, const struct ring_sqe *sqe, uint32_t n_tokens
 	struct msg_generate generate = generate_of(fake, sqe);
 	bool logits = generate.flags & MIMEO_GENERATE_PROMPT_LOGITS;
 	uint32_t vocab = vocab_of(fake, generate.model);
-	const struct msg_output output =
-		msg_output_layout(limit_of(&generate), logits, vocab, 0, 0);
+	const uint32_t n_logprobs = generate.flags & MIMEO_GENERATE_LOGPROBS ? limit_of(&generate) : 0;
+	struct msg_output output = msg_output_layout(limit_of(&generate), logits, vocab, 0, 0);
 	const int32_t *prompt = at(fake, sqe->payload_offset, sqe->payload_length);
 	uint8_t *area = at(fake, sqe->output_offset, sqe->output_length);
 	int32_t *tokens = (int32_t *)(void *)(area + output.tokens);
 
+	msg_output_add_logprobs(&output, n_logprobs,
+		generate.flags & MIMEO_GENERATE_PROMPT_LOGPROBS ? generate.n_tokens : 0,
+		generate.top_logprobs);
 	must(sqe->output_length == output.bytes, "output length");
 	must(n_tokens <= limit_of(&generate), "too many tokens");
 	uint32_t last = (uint32_t)prompt[generate.n_tokens - 1];

@@ -425,7 +425,7 @@ static void test_generate_refuses_values_that_the_daemon_refuses(void **state)
 	REFUSES(MIMEO_E_INVALID, "stop is NULL", generate.n_stop = 1);
 	REFUSES(MIMEO_E_INVALID, "n_stop is 9: at most 8", generate.n_stop = MIMEO_STOP_MAX + 1; generate.stop = &bad_stop);
 	REFUSES(MIMEO_E_INVALID, "stop id 0 is -1, outside the vocabulary of 256", generate.n_stop = 1; generate.stop = &bad_stop);
-	REFUSES(MIMEO_E_INVALID, "flag 0x10 is unknown", generate.flags = 16);
+	REFUSES(MIMEO_E_INVALID, "flag 0x40 is unknown", generate.flags = 64);
 	REFUSES(MIMEO_E_INVALID, "not requested", generate.logits.buffer = 1); /* and none are asked for */
 	REFUSES(MIMEO_E_INVALID, "logits.offset is 64, but logits.buffer is 0", generate.logits.offset = 64);
 	REFUSES(MIMEO_E_INVALID, "logits.reserved is 1", generate.logits.reserved = 1);
@@ -487,7 +487,7 @@ static void test_step_refuses_values_that_the_daemon_refuses(void **state)
 	REFUSES(MIMEO_E_INVALID, "the step has no rows", step.n_rows = 0);
 	REFUSES(MIMEO_E_INVALID, "rows is NULL", step.rows = NULL);
 	REFUSES(MIMEO_E_INVALID, "at least one output", step.outputs = 0);
-	REFUSES(MIMEO_E_INVALID, "flag 0x8 is unknown", step.outputs = 8);
+	REFUSES(MIMEO_E_INVALID, "flag 0x80 is unknown", step.outputs = 128);
 	REFUSES(MIMEO_E_INVALID, "row 0 has no tokens", row.n_tokens = 0);
 	REFUSES(MIMEO_E_INVALID, "row 0: tokens is NULL", row.tokens = NULL);
 	REFUSES(MIMEO_E_INVALID, " is not of model 0", row.sequence = other);

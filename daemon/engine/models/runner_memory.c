@@ -15,6 +15,7 @@
 #define RESERVE_BYTES_MAX (256ull << 20)
 #define LAZY_GRAPH_BYTES (2ull << 20) /* what one was measured to take (1B, H200) */
 #define RESULT_BYTES_MAX (64ull << 20) /* pinned logits of an in-flight step */
+#define SCORES_MAX 512u                /* log-probabilities of given tokens in a step */
 
 static uint32_t runner_ceil_div(uint32_t a, uint32_t b)
 {
@@ -57,6 +58,7 @@ static struct inputs_limits runner_limits_of(const struct engine_options *o,
 		.hidden_size = c->hidden_size,
 		.max_step_pages = (uint32_t)(init_pages + row_pages * o->max_requests),
 		.max_results = (uint32_t)results,
+		.max_scores = runner_smaller(o->max_batch_tokens, SCORES_MAX),
 		.masks = masks,
 		.max_drafts = n_drafts,
 	};

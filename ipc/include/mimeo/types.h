@@ -39,6 +39,7 @@ enum mimeo_status {
 	MIMEO_E_UNKNOWN_BUFFER = -11,  /* the device buffer is not open in this session */
 	MIMEO_E_DENIED = -12,          /* the daemon's configuration does not allow that */
 	MIMEO_E_NOT_FINITE = -13,      /* NaN or infinity in the logits: there is no token */
+	MIMEO_E_NO_TOKEN = -14,        /* bans and mask leave no token that the model can give */
 
 	/* this session: -100 ... -199 */
 	MIMEO_E_GONE = -100,     /* the daemon died or closed the session */
@@ -94,6 +95,25 @@ struct mimeo_mask {
 	uint32_t prefix; /* PREFIX: 1 ... the tokens of each row; else 0 */
 	const uint64_t *words; /* DOCUMENTS and TREE: [tokens of the request], row after row; copied
 	                          by the prepare call; else NULL */
+};
+
+/* ---- adjustment of logits, log-probabilities ---- */
+
+#define MIMEO_BIAS_MAX 1024       /* entries of a request's list */
+#define MIMEO_BIAS_RANGE 100      /* of a finite bias: -100 ... 100 */
+#define MIMEO_PENALTY_RANGE 2     /* of presence and frequency: -2 ... 2 */
+#define MIMEO_TOP_LOGPROBS_MAX 20
+
+struct mimeo_bias {
+	int32_t token;
+	float bias; /* added to the token's logit; -INFINITY: the token is banned */
+};
+
+/* A token and the natural logarithm of its probability: the softmax of the model's own logits, before
+ * bias, penalties, bans, temperature and filters. */
+struct mimeo_logprob {
+	int32_t token; /* -1: none, and the logarithm is NaN */
+	float logprob;
 };
 
 /* ---- models ---- */
@@ -198,9 +218,12 @@ enum mimeo_class {
 /* struct mimeo_generate: flags */
 #define MIMEO_GENERATE_IGNORE_EOS 1u    /* ended only by `stop`, the limit and cancel */
 #define MIMEO_GENERATE_PROMPT_LOGITS 2u /* the final event carries the logits of the last prompt
-                                           position, [1, vocab_size], before temperature */
+                                           position, [1, vocab_size], before temperature
+                                           and behind bias, penalties and bans */
 #define MIMEO_GENERATE_FENCE 4u         /* as MIMEO_STEP_FENCE, when the prompt is computed */
 #define MIMEO_GENERATE_DETERMINISTIC 8u /* refused unless the model is deterministic */
+#define MIMEO_GENERATE_LOGPROBS 16u     /* log-probabilities of generated tokens */
+#define MIMEO_GENERATE_PROMPT_LOGPROBS 32u /* the same of the request's own tokens, all but the first */
 
 /* struct mimeo_generate: draft_tokens */
 #define MIMEO_DRAFT_MAX 8u
@@ -210,6 +233,11 @@ enum mimeo_class {
 #define MIMEO_STEP_TOKENS 1u /* the token sampled after each row; not appended to the sequence */
 #define MIMEO_STEP_LOGITS 2u /* logits of each row's last position, [n_rows, vocab_size] float32 */
 #define MIMEO_STEP_HIDDEN 4u /* hidden state after the final norm, [n_rows, hidden_size] float32 */
+#define MIMEO_STEP_LOGPROBS 8u /* log-probabilities of each row's tokens, all but its first */
+/* In place of LOGITS and HIDDEN, which are of each row's last position: */
+#define MIMEO_STEP_ALL_LOGITS 16u  /* logits of all positions, [n_positions, vocab_size] float32 */
+#define MIMEO_STEP_ALL_HIDDEN 32u  /* hidden states of all, [n_positions, hidden_size] float32 */
+#define MIMEO_STEP_MEAN_HIDDEN 64u /* the mean of each row's hidden states, [n_rows, hidden_size] */
 
 /* struct mimeo_step: flags */
 #define MIMEO_STEP_FENCE 1u  /* record the request's fence behind all of its work, and send

@@ -191,7 +191,7 @@ struct mimeo_generate {
 	                          which prompt and output are appended */
 	const int32_t *tokens; /* [n_tokens] the prompt; copied by the prepare call */
 	uint32_t n_tokens;     /* 1 ... max_seq_len - max_tokens (of 0: - 1), the sequence's own counted
-	                          in */
+	                          in; or 0: go on with an open sequence that has tokens, as it is */
 	uint32_t max_tokens;   /* token limit of the output; 0: until a stop, or the sequence is full */
 	struct mimeo_sampling sampling; /* all zero: greedy */
 	const int32_t *stop;            /* [n_stop] further ids that end the output; copied */
@@ -205,11 +205,24 @@ struct mimeo_generate {
 	struct mimeo_mask mask;         /* all zero: the model's, usually causal */
 	uint32_t first_token_ms;        /* deadline of the first token, from submission; 0: none */
 	uint32_t request_class;         /* enum mimeo_class */
+	/* What changes the logits, in this order: bias, repetition, frequency, presence, bans. */
+	float repetition_penalty; /* of tokens that the sequence has; 0.01 ... 100, 0 or 1: off */
+	float presence_penalty;   /* -2 ... 2, subtracted from the logit of a token of the output ... */
+	float frequency_penalty;  /* ... and -2 ... 2 for each time that it is there */
+	uint32_t penalty_start;   /* the position of the sequence where the output begins; 0: behind this
+	                             request's prompt */
+	const struct mimeo_bias *bias; /* [n_bias] by ascending token; copied */
+	const uint32_t *allowed;  /* [n_allowed] bit i % 32 of word i / 32: token i is not banned; copied */
+	uint32_t n_bias;          /* 0 ... MIMEO_BIAS_MAX */
+	uint32_t n_allowed;       /* (vocab_size + 31) / 32; 0: no token is banned */
+	uint32_t min_tokens;      /* end and stop ids are banned until so many are generated */
+	uint32_t top_logprobs;    /* with (PROMPT_)LOGPROBS: likeliest tokens beside each token's own, 0 ...
+	                             MIMEO_TOP_LOGPROBS_MAX */
 };
 
 #define MIMEO_GENERATE_INIT                                                                        \
 	{sizeof(struct mimeo_generate), 0, 0, NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0}, NULL, 0, 0, 0, 0, \
-		{0, 0, 0}, {0, 0, 0, 0, NULL}, 0, 0}
+		{0, 0, 0}, {0, 0, 0, 0, NULL}, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, 0, 0, 0}
 
 struct mimeo_step_row {
 	uint32_t sequence;     /* an open sequence of the step's model; once per step */
@@ -226,8 +239,8 @@ struct mimeo_step {
 	uint32_t outputs;                  /* MIMEO_STEP_..., at least one */
 	uint32_t deadline_ms;              /* from submission; 0: none */
 	struct mimeo_sampling sampling;    /* for MIMEO_STEP_TOKENS */
-	/* Device buffers for the results, [n_rows, vocab_size] and [n_rows, hidden_size] float32;
-	 * buffer 0: in the event. */
+	/* Device buffers for the results, [n_rows, vocab_size] and [n_rows, hidden_size] float32, those
+	 * of all positions [n_positions, ...]; buffer 0: in the event. */
 	struct mimeo_place logits;
 	struct mimeo_place hidden;
 	/* A device buffer with the input embeddings of all rows' tokens, row by row, [tokens,
@@ -237,11 +250,14 @@ struct mimeo_step {
 	uint32_t flags;         /* MIMEO_STEP_FENCE */
 	uint32_t request_class; /* enum mimeo_class */
 	struct mimeo_mask mask; /* of each row; all zero: the model's, usually causal */
+	uint32_t top_logprobs;  /* with LOGPROBS: likeliest tokens beside each token's own, 0 ...
+	                           MIMEO_TOP_LOGPROBS_MAX */
+	uint32_t reserved;      /* 0 */
 };
 
 #define MIMEO_STEP_INIT                                                                            \
 	{sizeof(struct mimeo_step), 0, 0, NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0}, {0, 0, 0}, {0, 0, 0}, \
-		{0, 0, 0}, 0, 0, {0, 0, 0, 0, NULL}}
+		{0, 0, 0}, 0, 0, {0, 0, 0, 0, NULL}, 0, 0}
 
 /* A free request, to be prepared once and then submitted; NULL when as many as `entries` are in use,
  * sequence calls counted in (wait for an event, mark it seen, try again). Requests come from a fixed set of
@@ -331,7 +347,7 @@ struct mimeo_event {
 	uint32_t n_generated;  /* tokens generated so far; in the final event, in all */
 	const int32_t *tokens; /* [n_tokens] new since the request's last event */
 	uint32_t n_tokens;
-	uint32_t n_rows;     /* rows of logits and hidden */
+	uint32_t n_rows;     /* rows of logits and hidden; of ALL_LOGITS and ALL_HIDDEN: n_positions */
 	const float *logits; /* [n_rows, vocab_size], or NULL (in a device buffer, too); final
 	                        event only */
 	const float *hidden; /* [n_rows, hidden_size], or NULL (in a device buffer, too); final
@@ -342,6 +358,13 @@ struct mimeo_event {
 	uint32_t n_cached;   /* final event: leading tokens that were taken from the prefix cache */
 	uint32_t n_sequence; /* final event: tokens that the sequence has now, of a step the last row's; and
 	                        mimeo_sequence_length's answer */
+	/* Log-probabilities, n_logprobs entries for each token: its own, then the likeliest in its place,
+	 * which may be itself, in falling order. NULL: not requested. */
+	const struct mimeo_logprob *logprobs;        /* [n_tokens, n_logprobs] of `tokens` */
+	const struct mimeo_logprob *prompt_logprobs; /* [n_positions, n_logprobs] of the tokens that the
+	                                                request brought; final event only */
+	uint32_t n_logprobs;  /* 1 + top_logprobs */
+	uint32_t n_positions; /* tokens that the request brought, of all its rows; final event only */
 };
 
 /*
