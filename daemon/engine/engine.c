@@ -13,6 +13,7 @@
 #include <sys/random.h>
 
 #include "daemon/engine/check.h"
+#include "daemon/engine/requests/adjust.h"
 #include "daemon/engine/requests/admit.h"
 #include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/finish.h"
@@ -157,6 +158,8 @@ static int engine_init_runners(struct engine *engine, struct model_error *error)
 			accounting->max_seq_len = runner->options.max_seq_len;
 		if (runner->max_pages > accounting->max_pages)
 			accounting->max_pages = runner->max_pages;
+		if (adjust_payload_most(runner->model->config.vocab_size) > accounting->adjust_bytes)
+			accounting->adjust_bytes = adjust_payload_most(runner->model->config.vocab_size);
 		accounting->masks |= runner->options.attention->masks;
 	}
 	return 0;

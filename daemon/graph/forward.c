@@ -282,6 +282,19 @@ int forward_sample(struct forward *forward, const struct descriptor *descriptor,
 	return roles[forward->context->role].sample(forward->context, &pass, stream);
 }
 
+int forward_logits_of(
+	const struct forward_context *c, uint32_t first, uint32_t n, struct stream *stream)
+{
+	const struct model_pass pass = {
+		.inputs = &c->inputs->persistent,
+		.buffers = &c->buffers,
+	};
+
+	assert(c->role == FORWARD_TARGET && n <= c->inputs->limits.max_rows);
+	assert((uint64_t)first + n <= c->inputs->limits.max_tokens);
+	return model_logits_of(c->model, stream, &pass, first, n);
+}
+
 int forward_run(struct forward *forward, const struct descriptor *descriptor, struct stream *stream)
 {
 	int rc = forward_model(forward, descriptor, stream);

@@ -80,6 +80,10 @@ int forward_model(struct forward *forward, const struct descriptor *descriptor, 
  * tokens; of a draft model its next draft token. No allocation. */
 int forward_sample(struct forward *forward, const struct descriptor *descriptor, uint32_t n_rows,
 	struct stream *stream);
+/* Queue logits of n tokens of the target's last pass from `first` on, max_rows at most, in the place of its rows'
+ * logits. No allocation. */
+int forward_logits_of(
+	const struct forward_context *c, uint32_t first, uint32_t n, struct stream *stream);
 /* Both, for the descriptor's rows. */
 int forward_run(struct forward *forward, const struct descriptor *descriptor, struct stream *stream);
 

@@ -226,7 +226,7 @@ struct inputs_slot *inputs_begin(struct inputs *inputs, uint64_t step)
 		.inits = slot->inits,
 		.pages = slot->pages,
 	};
-	slot->n_pages = slot->n_copies = slot->n_results = slot->n_scores = 0;
+	slot->n_pages = slot->n_copies = slot->n_results = slot->n_scores = slot->n_positions = 0;
 	slot->n_updates = slot->n_biases = slot->n_allowed = slot->n_counted = 0;
 	slot->verifies = slot->adjusts = slot->has_logprobs = false;
 	return slot;

@@ -59,7 +59,7 @@ struct inputs_slot {
 	float *hidden;            /* [max_results, hidden] */
 	int32_t *score_tokens;    /* [max_scores] */
 	struct token_logprob *scores; /* [max_scores, LOGPROBS_WIDTH] */
-	uint32_t n_scores;
+	uint32_t n_scores, n_positions; /* engine/lane/positions.h */
 	uint64_t *flag;           /* the last completed step that used this slot */
 	uint64_t *began, *ended;  /* that step's, on the device's clock, ns */
 	uint64_t *draft_began;    /* when its draft's part began, if it had one */

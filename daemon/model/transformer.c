@@ -40,3 +40,13 @@ int model_logits(const struct model *model, struct stream *stream, const struct 
 		args->n_rows * (args->last_only ? 1 : 1 + args->inputs->max_drafts));
 	return p.rc;
 }
+
+int model_logits_of(const struct model *model, struct stream *stream, const struct model_pass *args,
+	uint32_t first, uint32_t n)
+{
+	const size_t row = model->config.hidden_size * dtype_bytes(model->activation_dtype);
+	struct pass p = pass_begin(model, stream, args);
+
+	pass_head(&p, (const uint8_t *)p.b->normed + first * row, NULL, n);
+	return p.rc;
+}

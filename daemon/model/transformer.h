@@ -64,5 +64,8 @@ int model_forward(const struct model *model, struct stream *stream, const struct
 /* From there to the logits of each row's last token; with max_drafts K, unless last_only, of the
  * 1 + K tokens a row that logit_index names. */
 int model_logits(const struct model *model, struct stream *stream, const struct model_pass *args);
+/* The logits of n tokens from `first` on; of `args` inputs and buffers count. */
+int model_logits_of(const struct model *model, struct stream *stream, const struct model_pass *args,
+	uint32_t first, uint32_t n);
 
 #endif

@@ -2,21 +2,37 @@
 /* Requests own their payloads, in a pool of their session: daemon/engine/requests/payload.h. */
 #include <time.h>
 
+#include "daemon/engine/requests/adjust.h"
 #include "tests/daemon/manual.h"
 #include "tests/random.h"
 
 #define TOKENS 64u /* a sequence */
 #define ROW_BYTES (8 + 12 * TOKENS)
 
-/* Of 4 requests in flight and steps of 2 rows: 2 steps with mask words fill the pool. */
-#define PAYLOADS_TEST(test)                                                                        \
-	RIG_TEST(test, .attention = "flex", .max_requests = 2, .max_seq_len = TOKENS, .entries = 4)
-
 static struct engine_session *session_of(const struct rig_client *client)
 {
 	RIG_AWAIT(client->port->engine_private);
 	return client->port->engine_private;
 }
+
+/* Of 4 requests in flight and steps of 2 rows: 2 steps with mask words fill the pool, less what generate requests
+ * may say about their logits. */
+static int payloads_setup(void **state)
+{
+	struct payload_pool *pool;
+	int rc = rig_setup(state);
+
+	if (rc)
+		return rc;
+	pool = &session_of(&((struct rig *)*state)->client)->payloads;
+	assert_int_equal(pool->bytes, 4 * (ROW_BYTES + adjust_payload_most(MANUAL_VOCAB)));
+	pool->bytes = 4 * ROW_BYTES;
+	return 0;
+}
+
+#define PAYLOADS_TEST(test)                                                                        \
+	{#test, test, payloads_setup, rig_teardown, &(struct rig_options){.attention = "flex",      \
+		.max_requests = 2, .max_seq_len = TOKENS, .entries = 4}}
 
 static void assert_pool_empties(const struct rig_client *client)
 {
@@ -350,10 +366,11 @@ static void test_sessions_do_not_share_a_pool(void **state)
 
 static void test_pool_is_bounded_by_requests_rows_and_arena(void **state)
 {
-	assert_int_equal(payload_pool_bytes(4, 2, 64, 1 << 20), 4 * ROW_BYTES);
-	assert_int_equal(payload_pool_bytes(4, 16, 64, 1 << 20), 16 * ROW_BYTES);
-	assert_int_equal(payload_pool_bytes(4096, 16, 131072, 1 << 30), 1 << 30);
-	assert_int_equal(payload_pool_bytes(4096, 16, UINT32_MAX, 65536), 65536);
+	assert_int_equal(payload_pool_bytes(4, 2, 64, 0, 1 << 20), 4 * ROW_BYTES);
+	assert_int_equal(payload_pool_bytes(4, 16, 64, 0, 1 << 20), 16 * ROW_BYTES);
+	assert_int_equal(payload_pool_bytes(4, 16, 64, 8224, 1 << 20), 16 * (ROW_BYTES + 8224));
+	assert_int_equal(payload_pool_bytes(4096, 16, 131072, 0, 1 << 30), 1 << 30);
+	assert_int_equal(payload_pool_bytes(4096, 16, UINT32_MAX, 0, 65536), 65536);
 }
 
 static void test_payloads_never_overlap_and_every_gap_is_found(void **state)

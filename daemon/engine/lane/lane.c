@@ -79,7 +79,7 @@ bool lane_is_ready(const struct lane *lane)
 	if (!lane->n_inflight)
 		return false;
 	return inputs_slot_done(oldest->slot) ||
-	       (oldest->drafts && !oldest->read && inputs_slot_has_results(oldest->slot));
+	       (inflight_is_divided(oldest) && !oldest->read && inputs_slot_has_results(oldest->slot));
 }
 
 void lane_work_begins(struct lane *lane)

@@ -9,6 +9,8 @@
  *
  *	schedule.c  which rows the next step carries
  *	step.c      launches it
+ *	updates.c   tells slots what their requests say about logits
+ *	positions.c computes results of more positions of a row than its last
  *	results.c   reads its results and retires it
  *	idle.c      waits, with or without steps in flight
  *	late.c      captures and drops graphs while the daemon serves
@@ -17,6 +19,7 @@
 #include "daemon/engine/lane/idle.h"
 #include "daemon/engine/lane/late.h"
 #include "daemon/engine/lane/pace.h"
+#include "daemon/engine/lane/positions.h"
 #include "daemon/engine/requests/accounting.h"
 
 #define LANE_STEPS 2 /* launched ahead of what the host has read, the current one included */
@@ -27,6 +30,7 @@ struct inflight_row {
 	bool last;      /* completes the sequence's target */
 	bool verify;    /* its draft tokens are verified: it yields 1 ... 1 + n_drafts tokens, or none */
 	int32_t result; /* index into the inputs slot's logits and hidden, or -1 */
+	struct positions positions;
 };
 
 /* A launched step whose end the host has not seen. */
@@ -46,11 +50,19 @@ struct inflight {
 	uint64_t results_ns;       /* of that the time up to the results */
 	bool follows;              /* a generating row of it was in the runner's step before */
 	bool drafts;               /* draft passes are part of it */
+	bool positions;            /* and results of positions */
 	uint32_t n_drafts;         /* the most draft tokens that one of its rows wants */
 	uint32_t n_prompt;         /* tokens of rows that are no decodes */
 	uint32_t n_decodes;        /* rows that are */
-	bool read; /* its results are; it stays in the lane as long as the draft passes are running */
+	bool read; /* its results are, but those of rows with positions; it stays in the lane as long as the last
+	              part is running */
 };
+
+/* Its tokens go ahead of its last part: draft passes, results of positions. */
+static inline bool inflight_is_divided(const struct inflight *inflight)
+{
+	return inflight->drafts || inflight->positions;
+}
 
 /* What the scheduler remembers of a model from step to step. */
 struct schedule {

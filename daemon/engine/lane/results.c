@@ -43,8 +43,10 @@ static bool results_is_stop(const struct request *request, int32_t token)
 	return false;
 }
 
-static void results_take_token(struct request *request, struct sequence *s, int32_t token)
+static void results_take_token(struct request *request, struct sequence *s, int32_t token,
+	const struct token_logprob *logprobs)
 {
+	const size_t width = 1 + request->n_top;
 	struct engine_port *port = s->session->port;
 
 	assert(s->n_tokens < s->session->max_seq_len);
@@ -53,6 +55,8 @@ static void results_take_token(struct request *request, struct sequence *s, int3
 	/* It may be preempted from now on. */
 	if (s->runner->slots.head || s->n_tokens == s->prompt_end + 1)
 		s->session->accounting->admit = true;
+	if (request->want_logprobs)
+		memcpy(request->out_logprobs + request->n_generated * width, logprobs, width * sizeof(*logprobs));
 	request->out_tokens[request->n_generated++] = token;
 	deadline_meet_first_token(s->session, &request->deadlines);
 	counter_add(&s->session->accounting->stats->n_tokens_out, 1);
@@ -85,7 +89,7 @@ static void results_copy(const struct inflight *inflight, const struct inflight_
 	if (request->want_logits && !request->logits.at)
 		memcpy(request->out_logits + (uint64_t)to * c->vocab_size,
 			inflight->slot->logits + from * c->vocab_size, c->vocab_size * sizeof(float));
-	if (request->want_hidden && !request->hidden.at)
+	if ((request->want_hidden || request->mean_hidden) && !request->hidden.at)
 		memcpy(request->out_hidden + (uint64_t)to * c->hidden_size,
 			inflight->slot->hidden + from * c->hidden_size, c->hidden_size * sizeof(float));
 }
@@ -122,10 +126,18 @@ static uint32_t results_prompt_done(const struct sequence *s, const struct reque
 	return end > start ? end - start : 0;
 }
 
+/* No token: the logits were not finite, or bans left none that are. */
+static void results_end_without_token(struct request *request, struct sequence *s)
+{
+	if (!request->bans)
+		results_count_not_finite(s->runner);
+	finish_request(request, request->bans ? MIMEO_E_NO_TOKEN : MIMEO_E_NOT_FINITE, MIMEO_FINISH_ERROR, NULL);
+}
+
 /* The row's token, or of one that verified the accepted draft tokens and the one behind them, or none: the
  * host counted one. Tokens behind the request's end are dropped. */
 static void results_take_tokens(struct request *request, struct sequence *s, const struct inflight_row *row,
-	const int32_t *sampled)
+	const int32_t *sampled, const struct token_logprob *logprobs)
 {
 	uint32_t n_drafts = s->runner->options.n_drafts, n = 1, taken = 0;
 	bool ended;
@@ -136,14 +148,15 @@ static void results_take_tokens(struct request *request, struct sequence *s, con
 	assert(n == 1 || s->n_drafts);
 	s->n_pending--;
 	if (sampled[0] < 0) {
-		results_count_not_finite(s->runner);
-		finish_request(request, MIMEO_E_NOT_FINITE, MIMEO_FINISH_ERROR, NULL);
+		results_end_without_token(request, s);
 		return;
 	}
 	s->n_computed += n - 1;
 	s->n_drafted += s->n_drafts ? n - 1 : 0;
-	while (taken < n && s->request == request)
-		results_take_token(request, s, sampled[taken++]);
+	while (taken < n && s->request == request) {
+		results_take_token(request, s, sampled[taken], logprobs + (size_t)taken * LOGPROBS_WIDTH);
+		taken++;
+	}
 	ended = s->request != request;
 	if (!ended)
 		completion_progress(request, RING_CQE_TOKENS);
@@ -156,21 +169,23 @@ static void results_take_row(struct lane *lane, struct inflight *inflight, uint3
 	struct inflight_row *row = &inflight->rows[i];
 	struct sequence *s = row->sequence;
 	struct request *request = s->request;
-	const int32_t *sampled =
-		inflight->slot->sampled + (size_t)i * (1 + inflight->runner->options.n_drafts);
+	const size_t first = (size_t)i * (1 + inflight->runner->options.n_drafts);
+	const int32_t *sampled = inflight->slot->sampled + first;
 
 	if (!request) {
 		counter_add(&lane->stats->n_discarded_rows, 1);
 		return;
 	}
 	results_copy(inflight, row, request, s->row);
+	positions_take(inflight, row, request);
 	if (request->op == RING_OP_STEP) {
 		results_take_step_row(request, s, row, sampled[0]);
 		return;
 	}
 	results_take_prompt(request, results_prompt_done(s, request));
 	if (row->sample)
-		results_take_tokens(request, s, row, sampled);
+		results_take_tokens(
+			request, s, row, sampled, inflight->slot->logprobs + first * LOGPROBS_WIDTH);
 }
 
 /* What the lane did for this step and, if it goes on with rows of the one before, in between. A step
@@ -184,12 +199,12 @@ static void results_count_lane(struct lane *lane, const struct inflight *infligh
 	if (!inflight->n_rows)
 		return;
 	lane->ended_ns = ended;
-	if (ended > began)
+	if (ended > began && !inflight->positions)
 		pace_follow(&lane->schedules[inflight->runner->index].pace, ended - began, inflight->n_prompt,
 			inflight->n_decodes);
-	if (inflight->entry && ended > began)
+	if (inflight->entry && ended > began && !inflight->positions)
 		graph_entry_follow(&inflight->entry->lane_ns, ended - began);
-	if (inflight->entry && inflight->drafts && *inflight->slot->results_ns > began)
+	if (inflight->entry && inflight->drafts && !inflight->positions && *inflight->slot->results_ns > began)
 		graph_entry_follow(&inflight->entry->results_ns, *inflight->slot->results_ns - began);
 	counter_add(&lane->stats->lane_ns, ended - began);
 	if (inflight->drafts) {
@@ -211,10 +226,13 @@ static void results_count_lane(struct lane *lane, const struct inflight *infligh
 	counter_add(&lane->stats->long_gap_ns, gap);
 }
 
-static void results_take_rows(struct lane *lane, struct inflight *inflight)
+/* Those of rows with positions are there when the step has ended. */
+static void results_take_rows(struct lane *lane, struct inflight *inflight, bool ended)
 {
-	for (uint32_t i = 0; i < inflight->n_rows && !inflight->read; i++)
-		results_take_row(lane, inflight, i);
+	for (uint32_t i = 0; i < inflight->n_rows; i++) {
+		if (inflight->rows[i].positions.n ? ended : !inflight->read)
+			results_take_row(lane, inflight, i);
+	}
 	inflight->read = true;
 }
 
@@ -232,7 +250,7 @@ static void results_retire(struct lane *lane, struct inflight *inflight)
 	accounting->completed++;
 	assert(accounting->completed + lane->n_inflight == accounting->launched);
 	results_count_lane(lane, inflight);
-	results_take_rows(lane, inflight);
+	results_take_rows(lane, inflight, true);
 	kv_release(runner->kv, inflight->sources, inflight->n_sources);
 	accounting->admit |= inflight->n_sources > 0;
 	sequence_release_all(runner);
@@ -251,7 +269,7 @@ bool results_take(struct lane *lane)
 			results_retire(lane, inflight);
 			ended = true;
 		} else {
-			results_take_rows(lane, inflight);
+			results_take_rows(lane, inflight, false);
 		}
 	}
 	if (any)

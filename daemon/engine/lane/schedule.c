@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "daemon/engine/lane/speculation.h"
+#include "daemon/engine/lane/updates.h"
 #include "daemon/engine/requests/class.h"
 #include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/finish.h"
@@ -71,7 +72,7 @@ static bool schedule_leaves_results(const struct sequence *s)
 {
 	const struct request *r = s->request;
 
-	return (r->want_logits && !r->logits.at) || (r->want_hidden && !r->hidden.at);
+	return (r->want_logits && !r->logits.at) || ((r->want_hidden || r->mean_hidden) && !r->hidden.at);
 }
 
 /* The address of the row's embeddings. Tokens of earlier requests that are still to be computed come
@@ -230,7 +231,7 @@ static void schedule_write_row(struct batch *b, struct sequence *s, const struct
 	struct step_row step_row = {
 		.slot = s->slot,
 		.flags = (from_slot ? ROW_FROM_SLOT : 0) | (row->verify ? ROW_VERIFY : 0) |
-			(row->sample ? ROW_SAMPLE : 0),
+			(row->sample ? ROW_SAMPLE | updates_row_flags(s->request) : 0),
 		.n_tokens = n_run,
 		.start = s->n_computed,
 		.next_id = schedule_next_id(s, n_tokens),
@@ -274,6 +275,20 @@ static uint32_t schedule_new_tokens(const struct sequence *s, uint32_t n_tokens)
 	return end > begin ? end - begin : 0;
 }
 
+/* Where the request's prefix ends, if it is still to be computed, in one piece; else 0. */
+static uint32_t schedule_whole_end(const struct sequence *s)
+{
+	uint32_t prefix = sequence_prefix(s), end = sequence_request_start(s) + prefix;
+
+	return prefix > 1 && s->n_computed < end ? end : 0; /* one token cannot be cut */
+}
+
+/* Its slot has what the first token is sampled with. */
+static bool schedule_is_updated(const struct sequence *s)
+{
+	return s->updated || !updates_row_flags(s->request);
+}
+
 /* Append n_tokens of a sequence as a row, with its drafts if it is to verify; false if the row
  * does not fit the step. */
 static bool schedule_add_row(struct batch *b, struct sequence *s, uint32_t n_tokens, bool decode)
@@ -292,13 +307,16 @@ static bool schedule_add_row(struct batch *b, struct sequence *s, uint32_t n_tok
 		.result = -1,
 	};
 
-	if (!schedule_can_add_pages(b, s))
+	if (!schedule_can_add_pages(b, s) || (row.sample && !schedule_is_updated(s)) ||
+		positions_capacity(slot, s, n_tokens, schedule_whole_end(s)) < n_tokens)
 		return false;
 	if (row.last && schedule_leaves_results(s)) {
 		if (slot->n_results == b->runner->inputs.limits.max_results)
 			return false;
 		row.result = (int32_t)slot->n_results++;
 	}
+	row.positions = positions_begin(slot, s, n_tokens, b->shape.tokens);
+	b->inflight->positions |= row.positions.n > 0;
 	schedule_write_row(b, s, &row, n_tokens, n_run, decode);
 	b->inflight->n_decodes += decode;
 	b->inflight->n_prompt += decode ? 0 : n_tokens;
@@ -413,14 +431,6 @@ static void schedule_add_decodes(struct batch *b)
 	}
 }
 
-/* Where the request's prefix ends, if it is still to be computed, in one piece; else 0. */
-static uint32_t schedule_whole_end(const struct sequence *s)
-{
-	uint32_t prefix = sequence_prefix(s), end = sequence_request_start(s) + prefix;
-
-	return prefix > 1 && s->n_computed < end ? end : 0; /* one token cannot be cut */
-}
-
 /* As much of a share as does not cut the prefix, or the whole prefix, if the budget has it. */
 static uint32_t schedule_uncut(const struct sequence *s, uint32_t share, uint32_t budget)
 {
@@ -490,13 +500,24 @@ static void schedule_add_chunks(struct batch *b)
 			n = left;
 		if (schedule_history_end(s) && n > schedule_history_end(s) - s->n_computed)
 			n = schedule_history_end(s) - s->n_computed;
-		n = schedule_uncut(s, n, budget);
+		n = schedule_uncut(s, positions_capacity(b->inflight->slot, s, n, false), budget);
 		if (n)
 			schedule_add_row(b, s, n, false);
 		else
 			b->schedule->whole_waits = true;
 	}
 	b->schedule->chunks_wait = !schedule_has_room(b) && schedule_next_prefill(b);
+}
+
+/* They are launched ahead of the rows, also where there is none: later ones of a slot follow on the lane. */
+static void schedule_add_updates(struct batch *b)
+{
+	for (uint32_t i = 0; i < b->runner->slots.n_running; i++) {
+		struct sequence *s = schedule_at_turn(b, i);
+
+		if (!schedule_is_updated(s))
+			updates_add(b->inflight->slot, s);
+	}
 }
 
 /* Requests that cannot be preempted may have all pages: nothing that runs returns any. The youngest ends. */
@@ -558,7 +579,7 @@ bool schedule_rows(struct lane *lane, struct inflight *inflight, struct batch_sh
 	bool whole = schedule->whole_waits;
 
 	inflight->n_rows = inflight->n_drafts = inflight->n_prompt = inflight->n_decodes = 0;
-	inflight->drafts = inflight->follows = false;
+	inflight->drafts = inflight->follows = inflight->positions = false;
 	if (!runner->slots.n_running)
 		return false;
 	schedule_preempt_often(lane, runner);
@@ -566,6 +587,7 @@ bool schedule_rows(struct lane *lane, struct inflight *inflight, struct batch_sh
 	schedule_page_decodes(&b);
 	if (!runner->slots.n_running)
 		return false;
+	schedule_add_updates(&b);
 	if (whole)
 		schedule_add_whole(&b);
 	schedule_add_decodes(&b);

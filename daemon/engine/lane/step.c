@@ -13,6 +13,9 @@
  *	1 outbox launch         tokens and the step's number to pinned memory; with draft passes 1
  *	                        ahead of them, with the tokens, and 1 behind them, with the end
  *	1 completion per row    64 bytes into the session's ring
+ *	in the first steps of a request that says something about its logits: 1 launch more for all slots
+ *	for a request that wants results of all positions, or of its own tokens: a product of the head for each
+ *	  max_rows positions, and 1 or 2 launches or copies each; and 1 outbox launch ahead of them
  *	for a request that names device buffers: 1 copy a row and result; with a fence, 1 recording
  *	and 1 more completion, posted before the step has run
  *	0 allocations, 0 locks, 0 system calls while lane and clients spin; one doorbell write for each
@@ -119,13 +122,17 @@ static int step_hidden(struct lane *lane, struct inflight *inflight, uint32_t i)
 /* What the request of row i wants of its last token. */
 static int step_last(struct lane *lane, struct inflight *inflight, uint32_t i)
 {
-	struct request *request = inflight->rows[i].sequence->request;
+	const struct request *request = inflight->rows[i].sequence->request;
 	int rc;
 
 	if (request->want_logits && (rc = step_logits(lane, inflight, i)))
 		return rc;
-	if (request->want_hidden && (rc = step_hidden(lane, inflight, i)))
-		return rc;
+	return request->want_hidden ? step_hidden(lane, inflight, i) : 0;
+}
+
+/* All results of a row that completes its sequence's target are launched: the fence comes behind the last row's. */
+static int step_fence(struct lane *lane, struct request *request)
+{
 	assert(request->n_rows_unlaunched > 0);
 	if (--request->n_rows_unlaunched || !request->fence)
 		return 0;
@@ -143,10 +150,25 @@ static int step_results(struct lane *lane, struct inflight *inflight)
 		if (!row->last)
 			continue;
 		rc = step_last(lane, inflight, i);
+		if (!rc && !row->positions.n)
+			rc = step_fence(lane, row->sequence->request);
 		if (rc)
 			return rc;
 	}
 	return 0;
+}
+
+static int step_positions(struct lane *lane, struct inflight *inflight)
+{
+	int rc = inflight->positions ? positions_launch(lane, inflight) : 0;
+
+	for (uint32_t i = 0; i < inflight->n_rows && !rc; i++) {
+		const struct inflight_row *row = &inflight->rows[i];
+
+		if (row->last && row->positions.n)
+			rc = step_fence(lane, row->sequence->request);
+	}
+	return rc;
 }
 
 /* Clients may wait from now on for the fences of requests whose last row was launched just now. */
@@ -188,30 +210,36 @@ static int step_outbox(struct lane *lane, struct inflight *inflight, uint32_t n_
 	uint64_t *ended, struct event *event)
 {
 	const struct runner *runner = inflight->runner;
+	const uint32_t n_tokens = 1 + runner->options.n_drafts;
 	int rc = lane->device->kernels->outbox(lane->stream, &(struct op_outbox){
 		.sampled = runner->inputs.sampled,
 		.out = inflight->slot->sampled,
 		.flag = flag,
 		.step = inflight->step,
 		.ended = ended,
-		.n_rows = n_rows * (1 + runner->options.n_drafts),
+		.n_rows = n_rows * n_tokens,
+		.row_flags = runner->inputs.persistent.row_flags,
+		.logprobs = runner->inputs.persistent.row_logprobs,
+		.out_logprobs = inflight->slot->has_logprobs ? inflight->slot->logprobs : NULL,
+		.n_logprob_rows = n_rows,
+		.logprob_tokens = n_tokens,
 	});
 
 	return rc || !inflight->notify ? rc : step_ask_bell(lane, event);
 }
 
-/* The results, ahead of the draft passes: a client that waits for a token does not wait for draft tokens of
- * the next ones. All else goes by the step's end: the lane, its fences, what returns. */
+/* The results, ahead of the draft passes and of results of positions: a client that waits for a token does not wait
+ * for draft tokens of the next ones. All else goes by the step's end: the lane, its fences, what returns. */
 static int step_outbox_results(struct lane *lane, struct inflight *inflight)
 {
 	return step_outbox(lane, inflight, inflight->n_rows, inflight->slot->results_flag,
 		inflight->slot->results_ns, inflight->results);
 }
 
-/* With draft passes the tokens have gone ahead of it. */
+/* With such passes the tokens have gone ahead of it. */
 static int step_outbox_end(struct lane *lane, struct inflight *inflight)
 {
-	return step_outbox(lane, inflight, inflight->drafts ? 0 : inflight->n_rows,
+	return step_outbox(lane, inflight, inflight_is_divided(inflight) ? 0 : inflight->n_rows,
 		inflight->slot->flag, inflight->slot->ended, inflight->end);
 }
 
@@ -280,13 +308,16 @@ static struct graph_entry *step_choose_graph(struct lane *lane, const struct run
 	return *ret_reason == EAGER_NO ? entry : NULL;
 }
 
-/* How long it will take: as long as the graph's last replays, if there were any. */
+/* How long it will take: as long as the graph's last replays, if there were any. Results of positions take a time of
+ * their own. */
 static void step_expect(
 	const struct lane *lane, struct inflight *inflight, struct graph_entry *entry)
 {
+	const bool known = entry && !inflight->positions;
+
 	inflight->entry = entry;
-	inflight->expected_ns = entry ? entry->lane_ns : 0;
-	inflight->results_ns = entry ? entry->results_ns : 0;
+	inflight->expected_ns = known ? entry->lane_ns : 0;
+	inflight->results_ns = known ? entry->results_ns : 0;
 	inflight->notify = idle_wants_bell(lane,
 		inflight->drafts && !inflight->results_ns ? 0 : inflight->expected_ns);
 }
@@ -299,6 +330,9 @@ static int step_passes(
 
 	if (rc)
 		return rc;
+	rc = inputs_update(&runner->inputs, inflight->slot, lane->stream);
+	if (rc)
+		return rc;
 	if (inflight->n_rows) {
 		rc = executor_run(&runner->executor, inflight->entry, inflight->slot,
 			runner->query_lens, runner->seq_lens, lane->stream);
@@ -306,13 +340,13 @@ static int step_passes(
 			return rc;
 	}
 	rc = step_results(lane, inflight);
-	if (rc || !inflight->drafts)
+	if (rc || !inflight_is_divided(inflight))
 		return rc;
 	rc = step_outbox_results(lane, inflight);
-	if (rc)
-		return rc;
-	return speculator_run(&runner->speculator, inflight->slot->record, shape,
-		runner->query_lens, runner->seq_lens, inflight->n_drafts, lane->stream);
+	if (!rc && inflight->drafts)
+		rc = speculator_run(&runner->speculator, inflight->slot->record, shape, runner->query_lens,
+			runner->seq_lens, inflight->n_drafts, lane->stream);
+	return rc ? rc : step_positions(lane, inflight);
 }
 
 /* 0 and whether anything was launched, or the device's answer. */
@@ -334,8 +368,9 @@ static int step_launch_one(struct lane *lane, struct runner *runner, bool *ret_l
 	inflight->runner = runner;
 	inflight->step = runner->launched + 1;
 	inflight->read = false;
-	/* Copies go ahead without rows if those that asked for them have ended: they hold pages. */
-	if (!schedule_rows(lane, inflight, &shape) && !runner->slots.n_copies) {
+	/* Copies go ahead without rows if those that asked for them have ended: they hold pages; and updates, which
+	 * rows wait for. */
+	if (!schedule_rows(lane, inflight, &shape) && !runner->slots.n_copies && !inflight->slot->n_updates) {
 		inflight->slot->step = 0;
 		return 0;
 	}

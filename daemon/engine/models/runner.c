@@ -154,7 +154,8 @@ static uint32_t runner_fill_warm_up(struct runner *runner, struct inputs_slot *s
 	const struct slot_sampling sampling = {
 		.temperature = 1, .top_p = 0.9f, .min_p = 0.01f, .top_k = 8};
 	const struct step_row empty = {.slot = -1};
-	struct step_row row = {.slot = 0, .flags = ROW_SAMPLE};
+	struct step_row row = {.slot = 0,
+		.flags = ROW_SAMPLE | ROW_ADJUST | ROW_COUNT | ROW_LOGPROBS};
 	uint32_t n_pages = runner_warm_up_pages(runner), n_tokens = n_pages * o->page_tokens;
 
 	if (n_tokens > o->max_batch_tokens)
@@ -173,6 +174,48 @@ static uint32_t runner_fill_warm_up(struct runner *runner, struct inputs_slot *s
 	memset(runner->seq_lens, 0, o->max_requests * sizeof(*runner->seq_lens));
 	runner->query_lens[0] = runner->seq_lens[0] = n_tokens;
 	return n_tokens;
+}
+
+/* Of the row. */
+static int runner_update_warm_up(struct runner *runner, struct inputs_slot *slot)
+{
+	const struct slot_update update = {
+		.flags = UPDATE_CLEAR | UPDATE_SET,
+		.adjust = {.repetition = 1, .presence = 1, .n_top = LOGPROBS_TOP_MAX},
+	};
+
+	inputs_add_update(slot, &update);
+	return inputs_update(&runner->inputs, slot, runner->lane);
+}
+
+static int runner_run_position_ops(struct runner *runner, struct inputs_slot *slot)
+{
+	const struct kernel_ops *kernels = runner->device->kernels;
+	const struct model_buffers *buffers = &runner->context.buffers;
+	int rc = forward_logits_of(&runner->context, 0, 1, runner->lane);
+
+	if (rc)
+		return rc;
+	slot->score_tokens[0] = 0;
+	rc = kernels->logprobs(runner->lane, &(struct op_logprobs){
+		.logits = buffers->logits,
+		.tokens = slot->score_tokens,
+		.out = slot->scores,
+		.n_rows = 1,
+		.vocab = runner->model->config.vocab_size,
+		.n_top = LOGPROBS_TOP_MAX,
+	});
+	if (rc)
+		return rc;
+	return kernels->mean_rows(runner->lane, &(struct op_mean_rows){
+		.x = buffers->normed,
+		.sum = runner->inputs.hidden_sums,
+		.mean = runner->inputs.hidden_f32,
+		.n_rows = 1,
+		.cols = runner->model->config.hidden_size,
+		.first = true,
+		.total = 1,
+	});
 }
 
 /* The ops that only some steps use. */
@@ -197,6 +240,9 @@ static int runner_run_rare_ops(struct runner *runner, struct inputs_slot *slot)
 	});
 	if (rc)
 		return rc;
+	rc = runner_run_position_ops(runner, slot);
+	if (rc)
+		return rc;
 	return kernels->outbox(lane, &(struct op_outbox){
 		.sampled = runner->inputs.sampled,
 		.out = slot->sampled,
@@ -216,6 +262,9 @@ static int runner_warm_up_eager(struct runner *runner)
 	if (!slot)
 		return -EBUSY;
 	n_tokens = runner_fill_warm_up(runner, slot);
+	rc = runner_update_warm_up(runner, slot);
+	if (rc)
+		return rc;
 	rc = executor_run(&runner->executor, NULL, slot, runner->query_lens, runner->seq_lens, lane);
 	if (rc)
 		return rc;

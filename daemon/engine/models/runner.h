@@ -87,6 +87,7 @@ struct runner {
 	_Atomic uint64_t n_tokens_out, n_steps, n_not_finite;
 	_Atomic uint64_t n_evicted, n_preempted; /* idle sequences, requests */
 	_Atomic uint64_t n_cached_tokens;        /* that were not computed: the prefix cache had them */
+	_Atomic uint64_t n_positions;            /* whose results were computed beside those of rows */
 	_Atomic uint64_t n_eager[N_EAGER_REASONS];
 	struct speculation_counters speculation;
 };

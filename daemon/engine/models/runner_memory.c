@@ -14,8 +14,8 @@
 
 #define RESERVE_BYTES_MAX (256ull << 20)
 #define LAZY_GRAPH_BYTES (2ull << 20) /* what one was measured to take (1B, H200) */
-#define RESULT_BYTES_MAX (64ull << 20) /* pinned logits of an in-flight step */
-#define SCORES_MAX 512u                /* log-probabilities of given tokens in a step */
+#define RESULT_BYTES_MAX (64ull << 20) /* pinned logits of an in-flight step ... */
+#define RESULTS_MAX 512u               /* ... of so many positions at most, if there are not more rows */
 
 static uint32_t runner_ceil_div(uint32_t a, uint32_t b)
 {
@@ -25,6 +25,11 @@ static uint32_t runner_ceil_div(uint32_t a, uint32_t b)
 static uint32_t runner_smaller(uint32_t a, uint32_t b)
 {
 	return a < b ? a : b;
+}
+
+static uint32_t runner_larger(uint32_t a, uint32_t b)
+{
+	return a > b ? a : b;
 }
 
 int runner_fail(struct model_error *error, const struct runner *runner, const char *what, int rc)
@@ -42,10 +47,10 @@ static struct inputs_limits runner_limits_of(const struct engine_options *o,
 	uint64_t init_pages = (uint64_t)max_pages * 4;
 	uint64_t row_pages = 2 + runner_ceil_div(2 * n_drafts, o->page_tokens);
 
-	if (results < 1)
-		results = 1;
-	if (results > o->max_requests)
-		results = o->max_requests;
+	if (results > runner_larger(o->max_requests, RESULTS_MAX))
+		results = runner_larger(o->max_requests, RESULTS_MAX);
+	if (results < 2)
+		results = 2;
 	if (init_pages < o->max_requests)
 		init_pages = o->max_requests;
 	return (struct inputs_limits){
@@ -58,7 +63,7 @@ static struct inputs_limits runner_limits_of(const struct engine_options *o,
 		.hidden_size = c->hidden_size,
 		.max_step_pages = (uint32_t)(init_pages + row_pages * o->max_requests),
 		.max_results = (uint32_t)results,
-		.max_scores = runner_smaller(o->max_batch_tokens, SCORES_MAX),
+		.max_scores = o->max_batch_tokens,
 		.masks = masks,
 		.max_drafts = n_drafts,
 	};

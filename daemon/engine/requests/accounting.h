@@ -20,6 +20,7 @@ struct accounting {
 	struct runner *runners; /* [n_runners] */
 	uint32_t n_runners;
 	uint32_t max_seq_len, max_pages; /* of a sequence, over all models */
+	uint32_t adjust_bytes;           /* of a request's payload at most: adjust.h */
 	bool masks;                      /* a model's attention reads mask words */
 	uint64_t seed_state;
 	struct engine_session *sessions[ENGINE_SESSIONS_MAX];

@@ -59,6 +59,12 @@ static void admit_copies(struct engine_session *session, uint32_t n_tokens)
 	session->cost += n_tokens / ADMIT_COPIED;
 }
 
+/* Tokens of the prefix cache are not computed, and have no results. */
+static bool admit_may_take_prefix(const struct sequence *sequence, const struct request *request)
+{
+	return sequence_shares(sequence, request) && !request_wants_positions(request);
+}
+
 /* ---- starting ---- */
 
 static void admit_start(struct request *request)
@@ -201,6 +207,20 @@ static enum admit_outcome admit_limit(struct request *request, const struct sequ
 	return BLOCKED;
 }
 
+/* A request without tokens goes on with those of its sequence. STARTED: refused, for it cannot. */
+static enum admit_outcome admit_continue(struct request *request, struct sequence *sequence)
+{
+	const bool computed = sequence->n_computed == sequence->n_tokens;
+
+	if (!sequence->n_tokens)
+		return admit_fail(request, MIMEO_E_INVALID, DETAIL(RING_DETAIL_CONTINUE, request->sequence, 0));
+	if (computed && sequence->fixed)
+		return admit_fail(request, MIMEO_E_UNSUPPORTED, DETAIL(RING_DETAIL_CONTINUE, request->sequence, 1));
+	if (computed)
+		sequence_step_back(sequence);
+	return BLOCKED;
+}
+
 /* STARTED: refused, for what is wrong with its sequence. */
 static enum admit_outcome admit_check_generate(struct request *request, struct sequence *sequence)
 {
@@ -212,6 +232,8 @@ static enum admit_outcome admit_check_generate(struct request *request, struct s
 	if (sequence->runner != request->runner)
 		return admit_fail(request, MIMEO_E_INVALID,
 			DETAIL(RING_DETAIL_ROW_MODEL, 0, request->sequence));
+	if (!request->rows[0].n_tokens && admit_continue(request, sequence) == STARTED)
+		return STARTED;
 	if (admit_limit(request, sequence) == STARTED)
 		return STARTED;
 	return charge_generate(request, sequence, &refusal) ? BLOCKED : admit_fail(request, MIMEO_E_QUOTA, refusal);
@@ -263,7 +285,7 @@ static enum admit_outcome admit_generate(struct request *request)
 	if (!request->started)
 		admit_append(sequence, &request->rows[0]);
 	admit_copies(request->session, sequence->n_tokens);
-	if (!sequence->table.n_pages && sequence_shares(sequence, request))
+	if (!sequence->table.n_pages && admit_may_take_prefix(sequence, request))
 		n_cached = sequence_take_prefix(sequence, request->n_drafts > 0);
 	if (admit_place_generate(request, sequence) == BLOCKED) {
 		if (n_cached)
@@ -344,7 +366,7 @@ static uint32_t admit_append_row(struct request *request, struct sequence *s)
 {
 	admit_append(s, &request->rows[request->n_rows_started]);
 	admit_copies(request->session, s->n_tokens);
-	return !s->table.n_pages && sequence_shares(s, request) ? sequence_take_prefix(s, false) : 0;
+	return !s->table.n_pages && admit_may_take_prefix(s, request) ? sequence_take_prefix(s, false) : 0;
 }
 
 /* It does not start so far. */

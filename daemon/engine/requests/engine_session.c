@@ -62,7 +62,7 @@ static void engine_session_measure(struct engine_session *session, const struct 
 	session->n_requests = entries;
 	session->max_seq_len = accounting->max_seq_len;
 	session->payloads.bytes = payload_pool_bytes(
-		session->n_requests, max_rows, session->max_seq_len, arena_bytes);
+		session->n_requests, max_rows, session->max_seq_len, accounting->adjust_bytes, arena_bytes);
 	*ret = (struct arena){0};
 	engine_session_carve(session, ret, max_rows, accounting->max_pages);
 }

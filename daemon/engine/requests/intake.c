@@ -11,6 +11,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "daemon/engine/requests/adjust.h"
 #include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/place.h"
 
@@ -117,14 +118,20 @@ static int intake_find_model(struct accounting *accounting, uint32_t model, stru
 	return 0;
 }
 
-static int intake_set_output(struct request *request, const struct ring_sqe *sqe, uint64_t n_tokens,
-	uint64_t n_logits, uint64_t n_hidden, struct refusal *refusal)
+/* What the request's results take: rows of each kind. */
+struct results {
+	uint64_t tokens, logits, hidden, logprobs, scores;
+};
+
+static int intake_set_output(struct request *request, const struct ring_sqe *sqe, const struct results *n,
+	struct refusal *refusal)
 {
 	const struct model_config *c = &request->runner->model->config;
 	struct msg_output layout =
-		msg_output_layout(n_tokens, n_logits, c->vocab_size, n_hidden, c->hidden_size);
+		msg_output_layout(n->tokens, n->logits, c->vocab_size, n->hidden, c->hidden_size);
 	uint8_t *out;
 
+	msg_output_add_logprobs(&layout, n->logprobs, n->scores, request->n_top);
 	if (layout.bytes > sqe->output_length)
 		return intake_refuse(refusal, MIMEO_E_INVALID,
 			DETAIL(RING_DETAIL_OUTPUT, sqe->output_length, (int64_t)layout.bytes));
@@ -134,6 +141,8 @@ static int intake_set_output(struct request *request, const struct ring_sqe *sqe
 	request->out_tokens = (int32_t *)(out + layout.tokens);
 	request->out_logits = (float *)(out + layout.logits);
 	request->out_hidden = (float *)(out + layout.hidden);
+	request->out_logprobs = (struct mimeo_logprob *)(out + layout.logprobs);
+	request->out_scores = (struct mimeo_logprob *)(out + layout.prompt_logprobs);
 	return 0;
 }
 
@@ -142,7 +151,8 @@ static uint64_t intake_words_bytes(const struct mimeo_mask *mask, uint64_t n_tok
 	return msg_mask_has_words(mask) ? n_tokens * sizeof(uint64_t) : 0;
 }
 
-/* Header and payload, copied and checked; the answer is the tokens, and behind them the mask's words. */
+/* Header and payload, copied and checked; the answer is the tokens, and behind them the mask's words and what
+ * adjust_take takes. */
 static const int32_t *intake_read_generate(struct request *request, const struct ring_sqe *sqe,
 	struct msg_generate *ret, struct refusal *refusal)
 {
@@ -162,7 +172,8 @@ static const int32_t *intake_read_generate(struct request *request, const struct
 	payload = intake_payload(request, sqe, refusal);
 	if (!payload)
 		return NULL;
-	bytes = (uint64_t)ret->n_tokens * sizeof(*tokens) + intake_words_bytes(&ret->mask, ret->n_tokens);
+	bytes = (uint64_t)ret->n_tokens * sizeof(*tokens) + intake_words_bytes(&ret->mask, ret->n_tokens) +
+		adjust_payload_bytes(ret);
 	if (sqe->payload_length != bytes) {
 		intake_refuse_payload(refusal, sqe->payload_length, bytes);
 		return NULL;
@@ -172,7 +183,8 @@ static const int32_t *intake_read_generate(struct request *request, const struct
 		return NULL;
 	}
 	tokens = intake_copy_payload(request, payload, 0, sqe->payload_length);
-	return intake_check_tokens(request->runner, tokens, ret->n_tokens, refusal) ? NULL : tokens;
+	/* No tokens: it goes on with what its sequence has. */
+	return ret->n_tokens && intake_check_tokens(request->runner, tokens, ret->n_tokens, refusal) ? NULL : tokens;
 }
 
 /* ---- request parameters: each returns 0, or the status that it refuses with ---- */
@@ -330,13 +342,40 @@ static int intake_ends(struct request *request, const struct msg_generate *msg, 
 	return 0;
 }
 
+static int intake_generate_output(struct request *request, const struct ring_sqe *sqe,
+	const struct msg_generate *msg, struct refusal *refusal)
+{
+	const struct results n = {
+		.tokens = request->max_tokens,
+		.logits = request->want_logits && !request->logits.at,
+		.logprobs = request->want_logprobs ? request->max_tokens : 0,
+		.scores = request->want_scores ? msg->n_tokens : 0,
+	};
+
+	return intake_set_output(request, sqe, &n, refusal);
+}
+
+/* `behind`: what comes in its payload behind the mask's words. */
+static int intake_adjust(struct request *request, const struct msg_generate *msg, const uint8_t *behind,
+	struct refusal *refusal)
+{
+	request->n_top = msg->top_logprobs;
+	request->want_logprobs = msg->flags & MIMEO_GENERATE_LOGPROBS;
+	request->want_scores = msg->flags & MIMEO_GENERATE_PROMPT_LOGPROBS;
+	return refusal->status = adjust_take(request, msg, behind, &refusal->detail);
+}
+
 static int intake_generate(struct request *request, const struct ring_sqe *sqe, struct refusal *refusal)
 {
 	struct msg_generate msg;
 	const int32_t *tokens = intake_read_generate(request, sqe, &msg, refusal);
+	const uint8_t *words;
 
 	if (!tokens || intake_ends(request, &msg, refusal) ||
 		intake_deterministic(request, msg.flags & MIMEO_GENERATE_DETERMINISTIC, refusal))
+		return refusal->status;
+	words = (const uint8_t *)(tokens + msg.n_tokens);
+	if (intake_adjust(request, &msg, words + intake_words_bytes(&msg.mask, msg.n_tokens), refusal))
 		return refusal->status;
 	request->want_logits = msg.flags & MIMEO_GENERATE_PROMPT_LOGITS;
 	if (intake_place(request, &msg.logits, 1,
@@ -344,15 +383,14 @@ static int intake_generate(struct request *request, const struct ring_sqe *sqe, 
 		    &request->logits, refusal) ||
 		intake_fence(request, msg.flags & MIMEO_GENERATE_FENCE, refusal))
 		return refusal->status;
-	if (intake_set_output(request, sqe, request->max_tokens,
-		    request->want_logits && !request->logits.at, 0, refusal))
+	if (intake_generate_output(request, sqe, &msg, refusal))
 		return refusal->status;
 	request->sequence = msg.sequence;
 	request->class = msg.request_class;
 	request->n_rows = request->n_rows_unlaunched = 1;
 	request->rows[0] = (struct request_row){msg.sequence, msg.n_tokens, 0, tokens};
 	if (msg_mask_has_words(&msg.mask))
-		request->mask_words = (const uint8_t *)(tokens + msg.n_tokens);
+		request->mask_words = words;
 	intake_sampling(request, &msg.sampling);
 	intake_drafts(request, msg.draft_tokens, msg.flags & MIMEO_GENERATE_DETERMINISTIC);
 	deadline_begin(request->session, DEADLINE_REQUEST(request->index), sqe->submitted_ns, msg.deadline_ms,
@@ -408,21 +446,54 @@ static int intake_rows(struct request *request, const struct ring_sqe *sqe, uint
 	return 0;
 }
 
+static void intake_outputs(struct request *request, const struct msg_step *msg)
+{
+	request->want_tokens = msg->outputs & MIMEO_STEP_TOKENS;
+	request->want_logits = msg->outputs & MIMEO_STEP_LOGITS;
+	request->want_hidden = msg->outputs & MIMEO_STEP_HIDDEN;
+	request->want_scores = msg->outputs & MIMEO_STEP_LOGPROBS;
+	request->all_logits = msg->outputs & MIMEO_STEP_ALL_LOGITS;
+	request->all_hidden = msg->outputs & MIMEO_STEP_ALL_HIDDEN;
+	request->mean_hidden = msg->outputs & MIMEO_STEP_MEAN_HIDDEN;
+	request->n_top = msg->top_logprobs;
+}
+
+/* Tokens of all rows. */
+static uint64_t intake_positions(const struct request *request, uint32_t n_rows)
+{
+	const struct request_row *last = &request->rows[n_rows - 1];
+
+	return (uint64_t)last->first + last->n_tokens;
+}
+
+static struct results intake_step_results(const struct request *request, const struct msg_step *msg)
+{
+	const uint64_t n = intake_positions(request, msg->n_rows);
+
+	return (struct results){
+		.tokens = request->want_tokens ? msg->n_rows : 0,
+		.logits = request->all_logits ? n : request->want_logits ? msg->n_rows : 0,
+		.hidden = request->all_hidden ? n : request->want_hidden || request->mean_hidden ? msg->n_rows : 0,
+		.scores = request->want_scores ? n : 0,
+	};
+}
+
 /* Where a step's results go and its embeddings come from, in device buffers. */
-static int intake_step_places(struct request *request, const struct msg_step *msg,
+static int intake_step_places(struct request *request, const struct msg_step *msg, struct results *n,
 	struct refusal *refusal)
 {
 	const struct model_config *c = &request->runner->model->config;
-	const struct request_row *last = &request->rows[msg->n_rows - 1];
 
-	if (intake_place(request, &msg->logits, msg->n_rows, (uint64_t)c->vocab_size * sizeof(float),
+	if (intake_place(request, &msg->logits, n->logits, (uint64_t)c->vocab_size * sizeof(float),
 		    &request->logits, refusal) ||
-		intake_place(request, &msg->hidden, msg->n_rows,
+		intake_place(request, &msg->hidden, n->hidden,
 			(uint64_t)c->hidden_size * sizeof(float), &request->hidden, refusal) ||
-		intake_place(request, &msg->embeddings, (uint64_t)last->first + last->n_tokens,
+		intake_place(request, &msg->embeddings, intake_positions(request, msg->n_rows),
 			(uint64_t)c->hidden_size * dtype_bytes(request->runner->activation_dtype),
 			&request->embeddings, refusal))
 		return refusal->status;
+	n->logits = request->logits.at ? 0 : n->logits;
+	n->hidden = request->hidden.at ? 0 : n->hidden;
 	return intake_fence(request, msg->flags & MIMEO_STEP_FENCE, refusal);
 }
 
@@ -431,6 +502,7 @@ static int intake_step(struct request *request, const struct ring_sqe *sqe, stru
 	struct engine_session *session = request->session;
 	struct accounting *accounting = session->accounting;
 	uint8_t header[MSG_HEADER_MAX];
+	struct results results;
 	struct msg_step msg;
 	int rc;
 
@@ -450,14 +522,10 @@ static int intake_step(struct request *request, const struct ring_sqe *sqe, stru
 	if (intake_rows(request, sqe, msg.n_rows, &msg.mask, refusal))
 		return refusal->status;
 	request->class = msg.request_class;
-	request->want_tokens = msg.outputs & MIMEO_STEP_TOKENS;
-	request->want_logits = msg.outputs & MIMEO_STEP_LOGITS;
-	request->want_hidden = msg.outputs & MIMEO_STEP_HIDDEN;
-	if (intake_step_places(request, &msg, refusal))
-		return refusal->status;
-	if (intake_set_output(request, sqe, request->want_tokens ? msg.n_rows : 0,
-		request->want_logits && !request->logits.at ? msg.n_rows : 0,
-		request->want_hidden && !request->hidden.at ? msg.n_rows : 0, refusal))
+	intake_outputs(request, &msg);
+	results = intake_step_results(request, &msg);
+	if (intake_step_places(request, &msg, &results, refusal) ||
+		intake_set_output(request, sqe, &results, refusal))
 		return refusal->status;
 	request->n_rows = request->n_rows_left = request->n_rows_unlaunched = msg.n_rows;
 	intake_sampling(request, &msg.sampling);
@@ -485,7 +553,8 @@ static bool intake_take_payload(struct engine_session *session, const struct rin
 static int intake_check_payload(const struct accounting *accounting, const struct ring_sqe *sqe,
 	struct refusal *refusal)
 {
-	const uint64_t longest = (uint64_t)accounting->max_seq_len * (sizeof(int32_t) + sizeof(uint64_t));
+	const uint64_t longest = (uint64_t)accounting->max_seq_len * (sizeof(int32_t) + sizeof(uint64_t)) +
+		accounting->adjust_bytes;
 	const uint64_t most = longest > PAYLOAD_BYTES_MAX ? longest : PAYLOAD_BYTES_MAX;
 
 	if (sqe->op == RING_OP_GENERATE && sqe->payload_length > longest)

@@ -12,9 +12,9 @@
 #define PAYLOAD_GAPS_MAX 64u /* looked at for one payload, whatever a client does */
 
 uint32_t payload_pool_bytes(uint32_t n_requests, uint32_t max_rows, uint32_t max_seq_len,
-	uint64_t arena_bytes)
+	uint32_t adjust_bytes, uint64_t arena_bytes)
 {
-	const uint64_t row_bytes = sizeof(struct msg_row) +
+	const uint64_t row_bytes = sizeof(struct msg_row) + adjust_bytes +
 		(uint64_t)max_seq_len * (sizeof(int32_t) + sizeof(uint64_t));
 	const uint64_t n = n_requests > max_rows ? n_requests : max_rows;
 	const uint64_t bytes = n * row_bytes < arena_bytes ? n * row_bytes : arena_bytes;

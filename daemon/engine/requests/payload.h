@@ -7,8 +7,9 @@
  * its end, so that nothing a client writes to its arena later matters. The pool is made with the
  * session. Hot path: no allocation, no lock, no system call.
  *
- * Capacity: max(requests in flight, rows of a step) times a row of max_seq_len tokens with mask words,
- * but never more than the arena. A request that may run fits an empty pool. Full: see intake.c.
+ * Capacity: max(requests in flight, rows of a step) times a row of max_seq_len tokens with mask words and
+ * what a request may say about its logits, but never more than the arena. A request that may run fits an
+ * empty pool. Full: see intake.c.
  */
 
 #include <stdbool.h>
@@ -31,8 +32,9 @@ struct payload_pool {
 	struct payload *cursor; /* the next search begins behind it; NULL: at the pool's start */
 };
 
+/* adjust_bytes: see adjust.h. */
 uint32_t payload_pool_bytes(uint32_t n_requests, uint32_t max_rows, uint32_t max_seq_len,
-	uint64_t arena_bytes);
+	uint32_t adjust_bytes, uint64_t arena_bytes);
 /* Take memory for a payload of so many bytes. False if no gap among those looked at fits it. */
 bool payload_take(struct payload_pool *pool, struct payload *payload, uint32_t bytes);
 /* Give the memory back, if it has any. */

@@ -74,14 +74,25 @@ struct request {
 	int32_t stop[MIMEO_STOP_MAX];
 	bool ignore_eos;
 	uint32_t n_drafts; /* draft tokens a step that it may have */
+	/* what changes its logits: adjust.c; min_position is set when it runs */
+	struct slot_adjust adjust;
+	const struct mimeo_bias *bias; /* [adjust.n_bias] in its payload */
+	const uint32_t *allowed;       /* the same; NULL: all */
+	uint32_t min_tokens, penalty_start;
+	bool adjusts, counts, bans;    /* at all; by penalties; some tokens are banned */
+	bool want_logprobs;            /* of the tokens that it generates */
 	/* both; a generate request has one row */
 	uint32_t n_rows, n_rows_left;
 	uint32_t n_rows_started;    /* of a step: these have or had a slot */
 	uint32_t n_rows_unlaunched; /* whose last token has not been launched */
 	struct request_row *rows;   /* [max_requests] */
-	bool want_tokens, want_logits, want_hidden;
+	bool want_tokens, want_logits, want_hidden; /* of each row's last position */
+	bool want_scores;                           /* log-probabilities of the rows' own tokens */
+	bool all_logits, all_hidden, mean_hidden;   /* of all positions of the rows */
+	uint32_t n_top;      /* entries of logprobs and scores beside a token's own */
 	int32_t *out_tokens; /* in the region's arena: written, never read */
 	float *out_logits, *out_hidden;
+	struct mimeo_logprob *out_logprobs, *out_scores; /* [tokens, 1 + n_top] */
 	struct request_place logits, hidden; /* in place of out_logits and out_hidden */
 	struct request_place embeddings;     /* [tokens of all rows, hidden] act, in place of ids' */
 	uint32_t n_places;                   /* how many of these three it has */
@@ -96,5 +107,11 @@ struct request {
 	} end; /* how it ended */
 	struct request *prev, *next; /* in session.waiting; in accounting.ending */
 };
+
+/* Does it want results of more positions than each row's last? Then all its own tokens are to be computed. */
+static inline bool request_wants_positions(const struct request *request)
+{
+	return request->want_scores || request->all_logits || request->all_hidden || request->mean_hidden;
+}
 
 #endif

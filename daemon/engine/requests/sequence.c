@@ -181,6 +181,18 @@ void sequence_truncate(struct sequence *sequence, uint32_t n_tokens)
 	sequence_join_idle(sequence);
 }
 
+void sequence_step_back(struct sequence *sequence)
+{
+	const uint32_t n = sequence->n_tokens;
+	int32_t last;
+
+	assert(n > 0 && !sequence->fixed);
+	last = sequence->tokens[n - 1];
+	sequence_truncate(sequence, n - 1);
+	sequence->tokens[n - 1] = last;
+	sequence->n_tokens = n;
+}
+
 /* ---- prefix cache ---- */
 
 /* Tokens come from requests of the kernel's peer uid, never of what a client says. A sequence whose keys the
@@ -340,8 +352,8 @@ void sequence_run(struct sequence *sequence, struct request *request, uint32_t r
 		sequence->n_history = sequence->n_computed > sequence->n_evicted ? sequence->n_computed
 										  : sequence->n_evicted;
 	sequence->prompt_end = sequence->n_tokens;
-	sequence->n_shown = 0;
-	sequence->starved = false;
+	sequence->n_shown = sequence->n_counted = 0;
+	sequence->starved = sequence->update_began = sequence->updated = false;
 	sequence->document = 0;
 	sequence->n_pending = 0;
 	sequence->n_drafts = 0; /* before its first row it has none: schedule.c looks at all that run */

@@ -38,6 +38,7 @@ struct sequence {
 	bool fixed;      /* its keys cannot be computed from its tokens */
 	bool pinned;     /* its pages are counted as pinned: open, and fixed or to be fixed by its request */
 	bool starved;    /* there were no pages for its next tokens */
+	bool update_began, updated; /* its slot has a part of what the request says about its logits; and all */
 	int32_t slot;    /* -1: none */
 	int32_t *tokens; /* [session.max_seq_len] prompt and output that the host knows */
 	uint32_t n_tokens;
@@ -50,6 +51,7 @@ struct sequence {
 	struct kv_table table;
 	uint64_t salt;           /* of its pages in the prefix cache */
 	uint32_t n_shown;        /* leading entries of the table that the slot's block table has */
+	uint32_t n_counted;      /* leading tokens that the slot's counts have, as far as they are to have any */
 	struct request *request; /* RUNNING, or RELEASING and preempted */
 	bool batch;              /* RUNNING for a batch request */
 	uint32_t row;            /* which of the request's */
@@ -105,6 +107,8 @@ bool sequence_is_preemptible(const struct sequence *sequence);
 void sequence_preempt(struct sequence *sequence);
 /* Give the pages of a sequence in slots.idle back; its tokens stay. */
 void sequence_evict(struct sequence *sequence);
+/* Have the last token of an IDLE sequence computed once more; it has tokens, and is not fixed. */
+void sequence_step_back(struct sequence *sequence);
 /* Keep n_tokens of an IDLE sequence, and the pages that these need. */
 void sequence_truncate(struct sequence *sequence, uint32_t n_tokens);
 /* Give an IDLE sequence's pages back, forget its history, close it. */
