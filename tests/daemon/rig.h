@@ -159,6 +159,13 @@ void rig_assert_all_free(struct rig *rig);
 /* Fill an entry: header, tokens and output area in the arena. index: the request index. */
 struct rig_request rig_generate(struct rig_client *client, uint32_t index, const int32_t *tokens,
 	uint32_t n_tokens, const struct msg_generate *msg);
+/* The same, with the lists that msg counts (n_bias, n_allowed) behind its tokens. */
+struct rig_request rig_generate_adjusted(struct rig_client *client, uint32_t index, const int32_t *tokens,
+	const struct msg_generate *msg, const struct mimeo_bias *bias, const uint32_t *allowed);
+/* Where its results lie. */
+struct msg_output rig_generate_layout(const struct rig_client *client, const struct msg_generate *msg);
+/* Of a step whose rows have n_positions tokens. */
+struct msg_output rig_step_layout(const struct msg_step *msg, uint64_t n_positions);
 /* Behind the tokens lie the words, if the mask has any. */
 struct rig_request rig_step(struct rig_client *client, uint32_t index, const struct msg_step *msg,
 	const struct msg_row *rows, const int32_t *tokens);
@@ -177,6 +184,8 @@ struct rig_request rig_decode(struct rig_client *client, uint32_t n, uint32_t ou
 const int32_t *rig_tokens(const struct rig_client *client, const struct rig_request *request);
 const float *rig_logits(const struct rig_client *client, const struct rig_request *request,
 	const struct msg_output *layout);
+/* At that offset of its results. */
+const void *rig_output(const struct rig_client *client, const struct rig_request *request, uint64_t offset);
 
 /* Submit, wait, and give the result: for tests of one request. */
 struct rig_result rig_do(struct rig_client *client, struct rig_request request);

@@ -59,6 +59,58 @@ struct rig_request rig_generate(struct rig_client *client, uint32_t index, const
 	return request;
 }
 
+struct msg_output rig_generate_layout(const struct rig_client *client, const struct msg_generate *msg)
+{
+	const struct runner *runner = client->rig->runner;
+	const uint32_t most = msg->max_tokens ? msg->max_tokens : runner->options.max_seq_len - msg->n_tokens;
+	struct msg_output layout = msg_output_layout(most, msg->flags & MIMEO_GENERATE_PROMPT_LOGITS ? 1 : 0,
+		runner->model->config.vocab_size, 0, 0);
+
+	msg_output_add_logprobs(&layout, msg->flags & MIMEO_GENERATE_LOGPROBS ? most : 0,
+		msg->flags & MIMEO_GENERATE_PROMPT_LOGPROBS ? msg->n_tokens : 0, msg->top_logprobs);
+	return layout;
+}
+
+struct rig_request rig_generate_adjusted(struct rig_client *client, uint32_t index, const int32_t *tokens,
+	const struct msg_generate *msg, const struct mimeo_bias *bias, const uint32_t *allowed)
+{
+	struct rig_request request = new_request(client, index, RING_OP_GENERATE);
+	const struct msg_output layout = rig_generate_layout(client, msg);
+	const size_t parts[] = {
+		msg->n_tokens * sizeof(*tokens), msg->n_bias * sizeof(*bias), msg->n_allowed * sizeof(*allowed)};
+	const void *const from[] = {tokens, bias, allowed};
+	uint8_t header[MSG_HEADER_MAX], payload[32768];
+	int length = msg_table_write(&msg_generate_table, msg, header, sizeof(header));
+	uint32_t at = 0;
+
+	assert_true(length > 0 && parts[0] + parts[1] + parts[2] <= sizeof(payload));
+	for (int i = 0; i < 3; at += (uint32_t)parts[i++]) {
+		if (parts[i])
+			memcpy(payload + at, from[i], parts[i]);
+	}
+	place(client, &request, header, (uint32_t)length, payload, at, layout.bytes);
+	return request;
+}
+
+struct msg_output rig_step_layout(const struct msg_step *msg, uint64_t n_positions)
+{
+	const uint64_t n_logits = msg->outputs & MIMEO_STEP_ALL_LOGITS ? n_positions : msg->n_rows;
+	const uint64_t n_hidden = msg->outputs & MIMEO_STEP_ALL_HIDDEN ? n_positions : msg->n_rows;
+	struct msg_output layout =
+		msg_output_layout(msg->outputs & MIMEO_STEP_TOKENS ? msg->n_rows : 0,
+			msg->outputs & MSG_STEP_LOGITS ? n_logits : 0, 256,
+			msg->outputs & MSG_STEP_HIDDEN ? n_hidden : 0, 160);
+
+	msg_output_add_logprobs(
+		&layout, 0, msg->outputs & MIMEO_STEP_LOGPROBS ? n_positions : 0, msg->top_logprobs);
+	return layout;
+}
+
+static struct msg_output larger(const struct msg_output a, const struct msg_output b)
+{
+	return a.bytes > b.bytes ? a : b;
+}
+
 struct rig_request rig_step(struct rig_client *client, uint32_t index, const struct msg_step *msg,
 	const struct msg_row *rows, const int32_t *tokens)
 {
@@ -72,6 +124,7 @@ struct rig_request rig_step(struct rig_client *client, uint32_t index, const str
 	memcpy(payload, rows, at);
 	for (uint32_t i = 0; i < msg->n_rows; i++)
 		n += rows[i].n_tokens;
+	layout = larger(layout, rig_step_layout(msg, n));
 	n *= msg_mask_has_words(&msg->mask) ? 3 : 1;
 	assert_true(at + n * 4 <= sizeof(payload));
 	memcpy(payload + at, tokens, n * 4);
@@ -228,6 +281,11 @@ void rig_cancel(struct rig_client *client, uint32_t index, const struct rig_requ
 const int32_t *rig_tokens(const struct rig_client *client, const struct rig_request *request)
 {
 	return (const int32_t *)(client->region.arena + request->sqe.output_offset);
+}
+
+const void *rig_output(const struct rig_client *client, const struct rig_request *request, uint64_t offset)
+{
+	return client->region.arena + request->sqe.output_offset + offset;
 }
 
 const float *rig_logits(const struct rig_client *client, const struct rig_request *request,
