@@ -237,6 +237,7 @@ static void test_long_histories_are_counted_in_parts(void **state)
 	struct adjusted a = {.msg = {.max_tokens = 4, .flags = MIMEO_GENERATE_IGNORE_EOS, .n_tokens = LONG,
 				     .repetition_penalty = 100, .n_bias = 2}, .bias = {{'x', 100}, {'y', 99}}};
 	struct rig_request requests[N];
+	uint64_t n_steps;
 
 	_Static_assert(N * LONG > INPUTS_UPDATE_TOKENS && (N - 1) * LONG > INPUTS_UPDATE_TOKENS, "in two parts");
 	/* x would be taken, were it not the last token of the prompt; so y is, once. */
@@ -244,23 +245,30 @@ static void test_long_histories_are_counted_in_parts(void **state)
 		prompt[i] = i ? 32 + (int32_t)(i % 64) : 1;
 	prompt[LONG - 1] = 'x';
 	rig_must(&rig->client, adjusted_ask(&rig->client, 0, &a, prompt));
+	/* All of them are in the first step behind those in flight. */
 	rig_gate_close(rig);
+	n_steps = atomic_load(&engine_stats(rig->engine)->n_steps);
+	rig_submit(&rig->client, rig_endless(&rig->client, N, 0, 4));
+	RIG_AWAIT(atomic_load(&engine_stats(rig->engine)->n_steps) == n_steps + 2);
 	rig->results[0] = (struct rig_result){0};
 	for (uint32_t i = 0; i < N; i++) {
 		requests[i] = adjusted_ask(&rig->client, i, &a, prompt);
 		rig_submit(&rig->client, requests[i]);
 	}
+	RIG_AWAIT(rig->client.port->n_in_flight == N + 1 && rig->client.port->n_waiting == 0);
 	rig_gate_open(rig);
 	for (uint32_t i = 0; i < N; i++) {
 		const int32_t *tokens = rig_tokens(&rig->client, &requests[i]);
 
 		rig_wait(&rig->client, rig->results, i);
+		assert_int_equal(rig->results[i].status, 0);
 		assert_int_equal(rig->results[i].n_cached, LONG / 16 * 16);
 		assert_int_equal(rig->results[i].n_generated, 4);
 		assert_int_equal(tokens[0], 'y');
 		assert_int_not_equal(tokens[1], 'x');
 		assert_int_not_equal(tokens[1], 'y');
 	}
+	rig_wait(&rig->client, rig->results, N);
 }
 
 /* ---- preemption ---- */
@@ -447,7 +455,7 @@ int main(void)
 			.mode = GRAPH_FULL_AND_PIECEWISE, .n_drafts = K),
 		RIG_TEST(test_penalties_count_a_cached_prompt, .mode = GRAPH_FULL_AND_PIECEWISE,
 			.prefix_sharing = ENGINE_PREFIX_USER),
-		RIG_TEST(test_long_histories_are_counted_in_parts, .mode = GRAPH_NONE, .max_seq_len = 2048,
+		RIG_TEST(test_long_histories_are_counted_in_parts, .mode = GRAPH_NONE, .max_seq_len = 2048, .max_requests = 17, .max_batch_tokens = 256,
 			.prefix_sharing = ENGINE_PREFIX_USER),
 		cmocka_unit_test(test_preempted_requests_are_adjusted_as_before),
 		RIG_FULL_TEST(test_what_cannot_be_is_refused),
