@@ -455,7 +455,7 @@ int main(void)
 			.mode = GRAPH_FULL_AND_PIECEWISE, .n_drafts = K),
 		RIG_TEST(test_penalties_count_a_cached_prompt, .mode = GRAPH_FULL_AND_PIECEWISE,
 			.prefix_sharing = ENGINE_PREFIX_USER),
-		RIG_TEST(test_long_histories_are_counted_in_parts, .mode = GRAPH_NONE, .max_seq_len = 2048, .max_requests = 17, .max_batch_tokens = 256,
+		RIG_TEST(test_long_histories_are_counted_in_parts, .mode = GRAPH_NONE, .max_seq_len = 8192, .max_requests = 17, .max_batch_tokens = 256,
 			.prefix_sharing = ENGINE_PREFIX_USER),
 		cmocka_unit_test(test_preempted_requests_are_adjusted_as_before),
 		RIG_FULL_TEST(test_what_cannot_be_is_refused),
