@@ -235,7 +235,7 @@ static void test_long_histories_are_counted_in_parts(void **state)
 	struct rig *rig = *state;
 	static int32_t prompt[LONG];
 	struct adjusted a = {.msg = {.max_tokens = 4, .flags = MIMEO_GENERATE_IGNORE_EOS, .n_tokens = LONG,
-				     .repetition_penalty = 100, .n_bias = 2}, .bias = {{'x', 100}, {'y', 99}}};
+				     .repetition_penalty = 100, .n_bias = 2}, .bias = {{'x', 100}, {'y', 60}}};
 	struct rig_request requests[N];
 	uint64_t n_steps;
 
