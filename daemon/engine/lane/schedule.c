@@ -40,14 +40,21 @@ static bool schedule_may_sample(const struct sequence *s)
 	return r->op != RING_OP_GENERATE || r->n_generated + s->n_pending < r->max_tokens;
 }
 
-/* One token, and every earlier one computed: a generate request past its prompt, or a client's own
- * loop appending one token to a history. The last token of a longer prompt is none. */
+/* A generate request past its prompt. */
+static bool schedule_is_past_prompt(const struct sequence *s)
+{
+	return s->request->op == RING_OP_GENERATE && s->n_computed >= s->prompt_end;
+}
+
+/* One token, and every earlier one computed: a generate request past its prompt or with none but that token, or a
+ * client's own loop appending one token to a history. The last token of a longer prompt is none. With draft tokens a
+ * slot's first row is none either: it does not begin where the slot's last one ended. */
 static bool schedule_is_decode(const struct sequence *s)
 {
 	if (schedule_remaining(s) != 1 || !schedule_may_sample(s))
 		return false;
 	if (s->request->op == RING_OP_GENERATE)
-		return s->n_computed >= s->prompt_end;
+		return schedule_is_past_prompt(s) || (s->resumes && !s->runner->options.n_drafts);
 	return s->n_computed > 0 && s->request->rows[s->row].n_tokens == 1;
 }
 
@@ -294,7 +301,7 @@ static bool schedule_is_updated(const struct sequence *s)
 static bool schedule_add_row(struct batch *b, struct sequence *s, uint32_t n_tokens, bool decode)
 {
 	struct inputs_slot *slot = b->inflight->slot;
-	bool generates = s->request->op == RING_OP_GENERATE;
+	bool generates = s->request->op == RING_OP_GENERATE, past_prompt = schedule_is_past_prompt(s);
 	bool verify = decode && b->verifies && generates;
 	uint32_t n_new = schedule_new_tokens(s, n_tokens);
 	uint32_t n_run = verify ? 1 + b->runner->options.n_drafts : n_tokens;
@@ -332,11 +339,12 @@ static bool schedule_add_row(struct batch *b, struct sequence *s, uint32_t n_tok
 	schedule_add_drafts(b->inflight, s, row.sample);
 	if (decode)
 		speculation_count_decode(s);
-	if (decode && generates)
+	/* What it began with was charged at its admission. */
+	if (past_prompt)
 		share_charge(s->session, n_run);
 	share_compute(s->session, decode ? n_run : n_new);
 	/* A client's own loop may have kept the lane waiting. */
-	if (decode && generates)
+	if (past_prompt)
 		b->inflight->follows |= s->last_step + 1 == b->inflight->step;
 	s->last_step = b->inflight->step;
 	return true;

@@ -352,6 +352,7 @@ void sequence_run(struct sequence *sequence, struct request *request, uint32_t r
 		sequence->n_history = sequence->n_computed > sequence->n_evicted ? sequence->n_computed
 										  : sequence->n_evicted;
 	sequence->prompt_end = sequence->n_tokens;
+	sequence->resumes = sequence->n_computed > 0 && sequence->n_computed + 1 == sequence->n_tokens;
 	sequence->n_shown = sequence->n_counted = 0;
 	sequence->starved = sequence->update_began = sequence->updated = false;
 	sequence->document = 0;
