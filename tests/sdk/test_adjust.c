@@ -314,6 +314,9 @@ static void test_messages_name_what_the_daemon_refused(void **state)
 	assert_message(RING_DETAIL_ALLOWED, (int32_t[4]){7, 8}, "allowed has 7 words, and the vocabulary needs 8");
 	assert_message(RING_DETAIL_NO_TOKEN, (int32_t[4]){0},
 		"allowed, bias and min_tokens ban every token of the vocabulary");
+	assert_message(RING_DETAIL_POSITIONS, (int32_t[4]){0, 520, 511},
+		"row 0: results of its 520 tokens that see one another, which one step computes, are more than the 511 "
+		"that go into an event: name a device buffer for them");
 	assert_message(RING_DETAIL_CONTINUE, (int32_t[4]){3, 0},
 		"n_tokens is 0, and sequence 3 has no tokens to go on with");
 	assert_message(RING_DETAIL_CONTINUE, (int32_t[4]){3, 1},

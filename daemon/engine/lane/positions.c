@@ -38,7 +38,8 @@ uint32_t positions_capacity(const struct inputs_slot *slot, const struct sequenc
 		return n;
 	/* One more is for what is of the last position alone. */
 	if (positions_leave(s->request))
-		left = positions_smaller(left, l->max_results - 1 > slot->n_results ? l->max_results - 1 - slot->n_results : 0);
+		left = positions_smaller(
+			left, slot->n_results < l->max_results ? l->max_results - slot->n_results - 1 : 0);
 	return n <= before || n - before <= left ? n : before + left;
 }
 

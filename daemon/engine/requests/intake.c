@@ -13,6 +13,7 @@
 
 #include "daemon/engine/requests/adjust.h"
 #include "daemon/engine/requests/completion.h"
+#include "daemon/engine/requests/masks.h"
 #include "daemon/engine/requests/place.h"
 
 /* Returns the status. */
@@ -258,70 +259,6 @@ static int intake_deterministic(const struct request *request, bool wanted, stru
 	return intake_refuse(refusal, MIMEO_E_UNSUPPORTED, DETAIL(RING_DETAIL_DETERMINISTIC, 0));
 }
 
-/* ---- masks ---- */
-
-/* More of the row's tokens under its mask than there can be: TOO_LONG where a daemon with another limit
- * would take them. */
-static int intake_refuse_tokens(struct refusal *refusal, int status, const struct mimeo_mask *mask, uint32_t row,
-	uint32_t n_tokens, uint32_t most)
-{
-	return intake_refuse(
-		refusal, status, DETAIL(RING_DETAIL_MASK_TOKENS, row, n_tokens, most, mask->kind));
-}
-
-/* The model's attention has no masks: which one it is. */
-static int intake_refuse_mask(struct refusal *refusal, const struct mimeo_mask *mask, const char *attention)
-{
-	struct msg_detail d = DETAIL(RING_DETAIL_MASK, mask->kind);
-	size_t length = strlen(attention), most = sizeof(d.values) - sizeof(d.values[0]);
-
-	memcpy(&d.values[1], attention, length < most ? length : most);
-	return intake_refuse(refusal, MIMEO_E_UNSUPPORTED, d);
-}
-
-/* The model's, for a request that brings none: a prefix is all that each row has. */
-static int intake_default_mask(struct request *request, struct refusal *refusal)
-{
-	uint32_t most = request->session->accounting->options->max_batch_tokens;
-
-	request->mask = request->runner->options.mask;
-	for (uint32_t i = 0; request->mask.prefix && i < request->n_rows; i++) {
-		if (request->rows[i].n_tokens > most)
-			return intake_refuse_tokens(refusal, MIMEO_E_TOO_LONG, &request->mask, i,
-				request->rows[i].n_tokens, most);
-	}
-	return 0;
-}
-
-static int intake_mask(struct request *request, const struct mimeo_mask *mask, struct refusal *refusal)
-{
-	const struct attention_backend *attention = request->runner->options.attention;
-	uint32_t most = request->session->accounting->options->max_batch_tokens;
-
-	_Static_assert((int)MIMEO_MASK_DEFAULT == MASK_CAUSAL &&
-		(int)MIMEO_MASK_WINDOW == MASK_WINDOW &&
-		(int)MIMEO_MASK_PREFIX == MASK_PREFIX &&
-		(int)MIMEO_MASK_DOCUMENTS == MASK_DOCUMENTS &&
-		(int)MIMEO_MASK_TREE == MASK_TREE && MIMEO_TREE_MAX == MASK_TREE_MAX, "masks");
-	if (mask->kind == MIMEO_MASK_DEFAULT)
-		return intake_default_mask(request, refusal);
-	request->mask = *mask;
-	request->own_mask = true;
-	if (!attention->masks)
-		return intake_refuse_mask(refusal, mask, attention->name);
-	if (mask->prefix > most)
-		return intake_refuse_tokens(refusal, MIMEO_E_TOO_LONG, mask, 0, mask->prefix, most);
-	for (uint32_t i = 0; i < request->n_rows; i++) {
-		uint32_t n = request->rows[i].n_tokens;
-
-		if (mask->prefix > n)
-			return intake_refuse_tokens(refusal, MIMEO_E_INVALID, mask, i, mask->prefix, n);
-		if (mask->kind == MIMEO_MASK_TREE && n > MIMEO_TREE_MAX)
-			return intake_refuse_tokens(refusal, MIMEO_E_INVALID, mask, i, n, MIMEO_TREE_MAX);
-	}
-	return 0;
-}
-
 /* ---- generate and step ---- */
 
 /* When it ends. */
@@ -395,7 +332,7 @@ static int intake_generate(struct request *request, const struct ring_sqe *sqe, 
 	intake_drafts(request, msg.draft_tokens, msg.flags & MIMEO_GENERATE_DETERMINISTIC);
 	deadline_begin(request->session, DEADLINE_REQUEST(request->index), sqe->submitted_ns, msg.deadline_ms,
 		msg.first_token_ms);
-	return intake_mask(request, &msg.mask, refusal);
+	return refusal->status = masks_take(request, &msg.mask, &refusal->detail);
 }
 
 /* The rows that the payload begins with; its tokens are to be copied behind them. */
@@ -530,7 +467,7 @@ static int intake_step(struct request *request, const struct ring_sqe *sqe, stru
 	request->n_rows = request->n_rows_left = request->n_rows_unlaunched = msg.n_rows;
 	intake_sampling(request, &msg.sampling);
 	deadline_begin(session, DEADLINE_REQUEST(request->index), sqe->submitted_ns, msg.deadline_ms, 0);
-	return intake_mask(request, &msg.mask, refusal);
+	return refusal->status = masks_take(request, &msg.mask, &refusal->detail);
 }
 
 static bool intake_is_new_work(unsigned op)
