@@ -233,6 +233,7 @@ static void positions_take_scores(
 	const struct request_row *own = &request->rows[row->sequence->row];
 	const uint32_t width = 1 + request->n_top;
 
+	assert(p->index - own->first + p->n_scores < own->n_tokens);
 	/* The first token of a row has nothing before it that the request brought. */
 	for (uint32_t k = 0; k < width && p->index == own->first; k++)
 		request->out_scores[(size_t)own->first * width + k] = (struct mimeo_logprob){-1, NAN};
@@ -249,6 +250,7 @@ void positions_take(const struct inflight *inflight, const struct inflight_row *
 
 	if (!p->n)
 		return;
+	assert(p->index - request->rows[row->sequence->row].first + p->n <= request->rows[row->sequence->row].n_tokens);
 	if (request->want_scores)
 		positions_take_scores(inflight, row, request);
 	if (request->all_logits && !request->logits.at)
