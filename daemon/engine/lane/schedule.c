@@ -23,6 +23,7 @@
 #include "daemon/engine/requests/class.h"
 #include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/finish.h"
+#include "daemon/engine/requests/follow.h"
 #include "daemon/engine/requests/reclaim.h"
 #include "daemon/engine/requests/request.h"
 #include "daemon/engine/requests/sequence.h"
@@ -199,6 +200,7 @@ static void schedule_count_row(struct sequence *s, uint32_t n_tokens)
 	s->n_computed += n_tokens;
 	/* What is launched is there for all that is launched later. */
 	sequence_share(s);
+	follow_launched(s);
 }
 
 /* What is behind the row's last token, if the host knows it. */
@@ -586,6 +588,7 @@ bool schedule_rows(struct lane *lane, struct inflight *inflight, struct batch_sh
 	};
 	bool whole = schedule->whole_waits;
 
+	follow_expire(runner, lane->accounting);
 	inflight->n_rows = inflight->n_drafts = inflight->n_prompt = inflight->n_decodes = 0;
 	inflight->drafts = inflight->follows = inflight->positions = false;
 	if (!runner->slots.n_running)

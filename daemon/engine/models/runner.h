@@ -50,6 +50,8 @@ struct slots {
 	struct request *head;   /* a misfit that was passed so often that no request passes it */
 	struct request *heir;   /* requests were preempted for it: what they give back is kept for it ... */
 	uint64_t heir_step, heir_turn; /* ... up to an admission turn after this one when this step has completed */
+	uint64_t follow_last_step; /* when the first request that waits for another's tokens has waited for long enough;
+	                              0: none does */
 	uint32_t (*copies)[2]; /* [max_requests] pages to copy ahead of the next step */
 	uint32_t n_copies;
 };

@@ -25,6 +25,7 @@
 #include "daemon/engine/requests/class.h"
 #include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/finish.h"
+#include "daemon/engine/requests/follow.h"
 #include "daemon/engine/requests/reclaim.h"
 #include "daemon/engine/requests/sequence_calls.h"
 
@@ -266,6 +267,29 @@ static enum admit_outcome admit_place_generate(struct request *request, struct s
 	return STARTED;
 }
 
+/* It does not start so far. */
+static enum admit_outcome admit_cut(struct request *request, struct sequence *sequence, uint32_t n_cached)
+{
+	if (n_cached)
+		sequence_drop_prefix(sequence);
+	if (!request->started)
+		sequence->n_tokens -= request->rows[0].n_tokens;
+	return BLOCKED;
+}
+
+/* Does it wait for a running request that computes the beginning of its prompt? */
+static bool admit_follows(struct request *request, const struct sequence *sequence, uint32_t n_cached)
+{
+	uint32_t n_compared;
+	bool follows;
+
+	if (sequence->n_computed > n_cached || !admit_may_take_prefix(sequence, request))
+		return false;
+	follows = follow_begin(request, sequence, n_cached, &n_compared);
+	admit_copies(request->session, n_compared);
+	return follows;
+}
+
 static enum admit_outcome admit_generate(struct request *request)
 {
 	struct runner *runner = request->runner;
@@ -278,7 +302,7 @@ static enum admit_outcome admit_generate(struct request *request)
 	}
 	if (!request->started && admit_check_generate(request, sequence) == STARTED)
 		return STARTED;
-	if (admit_is_passed_over(request))
+	if (admit_is_passed_over(request) || follow_waits(request))
 		return BLOCKED;
 	if (!admit_has_slots(request, 1))
 		return admit_wait(request);
@@ -287,13 +311,10 @@ static enum admit_outcome admit_generate(struct request *request)
 	admit_copies(request->session, sequence->n_tokens);
 	if (!sequence->table.n_pages && admit_may_take_prefix(sequence, request))
 		n_cached = sequence_take_prefix(sequence, request->n_drafts > 0);
-	if (admit_place_generate(request, sequence) == BLOCKED) {
-		if (n_cached)
-			sequence_drop_prefix(sequence);
-		if (!request->started)
-			sequence->n_tokens -= request->rows[0].n_tokens;
-		return BLOCKED;
-	}
+	if (admit_follows(request, sequence, n_cached))
+		return admit_cut(request, sequence, n_cached);
+	if (admit_place_generate(request, sequence) == BLOCKED)
+		return admit_cut(request, sequence, n_cached);
 	if (!request->started) {
 		request->n_cached = n_cached;
 		counter_add(&request->session->port->n_cached_tokens, n_cached);

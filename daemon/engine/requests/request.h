@@ -66,6 +66,11 @@ struct request {
 	bool preempted;            /* it was: tokens are computed once more */
 	bool own_mask;             /* its mask is not the model's default */
 	uint32_t n_promised;       /* pages that it may pin (pinned.h) in addition to those that it has pinned */
+	struct {
+		uint64_t order;     /* of the request that it waits for, or has waited for; 0: none */
+		uint32_t end;       /* until that one's tokens up to there are launched */
+		uint64_t last_step; /* and until so many steps of the model are launched; 0: it has never waited */
+	} follow;                  /* follow.h */
 	uint32_t n_cached;         /* leading positions that it took from the prefix cache at its first start */
 	/* generate */
 	uint32_t max_tokens; /* set at the start if no_limit */

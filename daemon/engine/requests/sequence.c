@@ -205,6 +205,11 @@ static uint64_t sequence_salt(const struct sequence *sequence, bool drafts)
 	return whose << 1 | drafts;
 }
 
+uint64_t sequence_salt_of(const struct sequence *sequence, const struct request *request)
+{
+	return sequence_salt(sequence, request->n_drafts > 0);
+}
+
 /* The draft model's key of a token depends on the next token, which the page behind the last one had. */
 static void sequence_drop_last_page(struct sequence *sequence)
 {
@@ -353,7 +358,7 @@ void sequence_run(struct sequence *sequence, struct request *request, uint32_t r
 										  : sequence->n_evicted;
 	sequence->prompt_end = sequence->n_tokens;
 	sequence->resumes = sequence->n_computed > 0 && sequence->n_computed + 1 == sequence->n_tokens;
-	sequence->n_shown = sequence->n_counted = 0;
+	sequence->n_shown = sequence->n_counted = sequence->follow_end = 0;
 	sequence->starved = sequence->update_began = sequence->updated = false;
 	sequence->document = 0;
 	sequence->n_pending = 0;

@@ -62,6 +62,7 @@ struct sequence {
 	uint32_t document;       /* where the document of the last launched token begins */
 	uint64_t last_step;      /* the runner's last launched step that names it */
 	uint64_t looked;         /* the step that was to have a chunk of its prompt */
+	uint32_t follow_end;     /* where the first request that waits for its tokens wants them up to; 0: none does */
 	uint64_t claim;          /* admission pass in which an earlier request waits for it */
 	struct sequence *next;   /* in slots.releasing */
 	struct sequence *idle_prev, *idle_next; /* in slots.idle */
@@ -87,6 +88,8 @@ int sequence_extend(struct sequence *sequence, uint32_t n_total);
 void sequence_run(struct sequence *sequence, struct request *request, uint32_t row);
 /* The request has ended: back to IDLE as soon as no launched step names the slot. */
 void sequence_stop(struct sequence *sequence);
+/* Of the pages that the request would share. */
+uint64_t sequence_salt_of(const struct sequence *sequence, const struct request *request);
 /* Begin an IDLE sequence without pages with those of the prefix cache that have its tokens; the last
  * token is left to be computed. For a request whose tokens may be shared: sequence_shares. Returns how many
  * tokens these are. */
