@@ -276,7 +276,7 @@ static uint32_t n_waiting(void)
 	return client.port->n_waiting;
 }
 
-/* Another user's prompts come first in every step: the running one gets none of its tokens. */
+/* Another user's prompts come first in every step: the running one gets too few of its tokens. */
 static void test_no_one_waits_longer_than_a_number_of_steps(void **state)
 {
 	struct rig_client other;
@@ -306,7 +306,7 @@ static void test_no_one_waits_longer_than_a_number_of_steps(void **state)
 		const struct sequence *s = dry.rig.runner->slots.running[i];
 
 		if (s->session->port == client.port)
-			assert_int_equal(s->n_computed, 0);
+			assert_in_range(s->n_computed, 0, 288 - 1);
 	}
 	/* 4 steps, and 4 times the 288 tokens at 16 a step, of which two are launched ahead. No prompt of the other
 	 * user, of 500 tokens, ends there. */

@@ -67,8 +67,7 @@ static const uint8_t *intake_payload(const struct request *request, const struct
 	if (!at)
 		return NULL;
 	if (!request->payload.bytes) {
-		intake_refuse(refusal, sqe->payload_length > session->payloads.bytes ?
-			MIMEO_E_TOO_LONG : MIMEO_E_NO_MEMORY, (struct msg_detail){0});
+		intake_refuse(refusal, MIMEO_E_NO_MEMORY, (struct msg_detail){0});
 		return NULL;
 	}
 	assert(request->payload.bytes >= sqe->payload_length);
@@ -480,26 +479,27 @@ static bool intake_take_payload(struct engine_session *session, const struct rin
 {
 	if (sqe->op != RING_OP_GENERATE && sqe->op != RING_OP_STEP)
 		return true;
-	if (payload_take(&session->payloads, &request->payload, sqe->payload_length) ||
-		sqe->payload_length > session->payloads.bytes)
+	if (payload_take(&session->payloads, &request->payload, sqe->payload_length))
 		return true;
 	return session->n_in_flight == session->n_waiting && !session->accounting->admit;
 }
 
 /* A payload that is too long to be copied: a prompt longer than any sequence, or a step's rows. */
-static int intake_check_payload(const struct accounting *accounting, const struct ring_sqe *sqe,
+static int intake_check_payload(const struct engine_session *session, const struct ring_sqe *sqe,
 	struct refusal *refusal)
 {
+	const struct accounting *accounting = session->accounting;
+	const uint64_t pool = session->payloads.bytes;
 	const uint64_t longest = (uint64_t)accounting->max_seq_len * (sizeof(int32_t) + sizeof(uint64_t)) +
 		accounting->adjust_bytes;
-	const uint64_t most = longest > PAYLOAD_BYTES_MAX ? longest : PAYLOAD_BYTES_MAX;
+	const uint64_t step = longest > PAYLOAD_BYTES_MAX ? longest : PAYLOAD_BYTES_MAX;
 
-	if (sqe->op == RING_OP_GENERATE && sqe->payload_length > longest)
+	if (sqe->op == RING_OP_GENERATE && sqe->payload_length > (longest < pool ? longest : pool))
 		return intake_refuse(refusal, MIMEO_E_TOO_LONG,
 			DETAIL(RING_DETAIL_LENGTH, sqe->payload_length / 4, accounting->max_seq_len));
-	if (sqe->op == RING_OP_STEP && sqe->payload_length > most)
+	if (sqe->op == RING_OP_STEP && sqe->payload_length > (step < pool ? step : pool))
 		return intake_refuse(refusal, MIMEO_E_TOO_LONG,
-			DETAIL(RING_DETAIL_PAYLOAD_MOST, sqe->payload_length, (int64_t)most));
+			DETAIL(RING_DETAIL_PAYLOAD_MOST, sqe->payload_length, (int64_t)(step < pool ? step : pool)));
 	return 0;
 }
 
@@ -513,7 +513,7 @@ int intake_request(struct engine_session *session, const struct ring_sqe *sqe, s
 		return refusal->status = MIMEO_E_DEVICE_LOST;
 	if (accounting->draining && intake_is_new_work(sqe->op))
 		return refusal->status = MIMEO_E_DRAINING;
-	if (intake_check_payload(accounting, sqe, refusal))
+	if (intake_check_payload(session, sqe, refusal))
 		return refusal->status;
 	if (!intake_take_payload(session, sqe, request))
 		return 1;
