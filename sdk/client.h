@@ -60,7 +60,7 @@ struct mimeo {
 
 	struct device_buffer *buffers;
 	struct mimeo_handle *fences;   /* [entries] by request index, kind 0: not requested so far; or NULL */
-	char buffer_message[MSG_TEXT_MAX];
+	char call_message[MSG_TEXT_MAX]; /* why the last call on the socket was refused */
 
 	char sequence_message[MSG_TEXT_MAX];
 	const struct mimeo_request *refused; /* by the last prepare call; NULL: it succeeded */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Device buffers and fences: calls on the socket, one at a time; each waits for its reply. The library
- * knows no device: it passes handles on unchanged, and can map only memfds.
+ * Device buffers and fences. The library knows no device: it passes handles on unchanged, and can map only
+ * memfds.
  */
 #include "sdk/device_buffer.h"
 
@@ -22,12 +22,11 @@
 #include "ipc/cleanup.h"
 #include "ipc/clock.h"
 #include "ipc/handle.h"
-#include "ipc/socket.h"
+#include "sdk/call.h"
 #include "sdk/client.h"
 #include "sdk/versioned.h"
 
-#define REPLY_MS 5000u        /* for the rest of a reply that has begun */
-#define LIFE_NS 5000000       /* how often a waiter checks that the daemon lives */
+#define LIFE_NS 5000000 /* how often a waiter checks that the daemon lives */
 
 struct device_buffer {
 	uint32_t id;
@@ -36,13 +35,6 @@ struct device_buffer {
 	void *memory; /* mapped, or NULL */
 	struct device_buffer *prev, *next;
 };
-
-/* Keep the sentence for mimeo_buffer_message. */
-static int buffer_refuse(struct mimeo *m, int status, const char *text)
-{
-	snprintf(m->buffer_message, sizeof(m->buffer_message), "%s", text);
-	return status;
-}
 
 /* The handle in a reply takes the fd that came; false if they do not go together. */
 static bool buffer_reply_handle(const struct msg_reply *reply, int *fd, struct mimeo_handle *ret)
@@ -57,91 +49,17 @@ static bool buffer_reply_handle(const struct msg_reply *reply, int *fd, struct m
 	return true;
 }
 
-/* Wait until the socket has something, or the daemon is dead. */
-static bool buffer_await_reply(const struct mimeo *m)
-{
-	struct pollfd fds[CLIENT_WATCHED];
-
-	client_watch(m, POLLIN, fds);
-	while (poll(fds, CLIENT_WATCHED, -1) < 0) {
-		if (errno != EINTR)
-			return false;
-	}
-	return fds[0].revents & POLLIN;
-}
-
-/* The daemon is dead, or its replies break the protocol. */
-static int buffer_lose_daemon(struct mimeo *m)
-{
-	m->gone = true;
-	return MIMEO_E_GONE;
-}
-
-/* The status of a send that failed because of the descriptor, which the kernel refuses before it sends any
- * byte; else 0. */
-static int buffer_send_status(struct mimeo *m, int error)
-{
-	if (error == -EBADF || error == -EINVAL)
-		return buffer_refuse(m, MIMEO_E_INVALID, "the handle's descriptor cannot be sent");
-	/* SO_PASSRIGHTS is off. */
-	if (error == -EPERM)
-		return buffer_refuse(m, MIMEO_E_DENIED,
-			"the daemon accepts no descriptors from clients: see allow_client_ipc");
-	if (error == -ETOOMANYREFS)
-		return buffer_refuse(m, MIMEO_E_NO_MEMORY,
-			"too many descriptors of this user are in flight");
-	return 0;
-}
-
-/* One call and its reply. 0 and the descriptor that came, -1 if none did; or a status. */
-static int buffer_call(struct mimeo *m, const struct msg_call *msg, int fd, struct msg_reply *ret,
-	int *ret_fd)
-{
-	CLEANUP(cleanup_close) int received = -1;
-	uint8_t bytes[MSG_CALL_MAX];
-	struct msg_detail detail;
-	size_t n_fds = 0;
-	int n = msg_call_encode(msg, bytes, sizeof(bytes));
-
-	m->buffer_message[0] = '\0';
-	if (m->gone)
-		return MIMEO_E_GONE;
-	if (n < 0)
-		return buffer_refuse(m, MIMEO_E_INVALID, "a value out of range");
-	int rc = socket_send(m->socket, bytes, (size_t)n, &fd, fd >= 0);
-	int status = fd >= 0 ? buffer_send_status(m, rc) : 0;
-	if (status < 0)
-		return status;
-	if (rc < 0 || !buffer_await_reply(m))
-		return buffer_lose_daemon(m);
-	ssize_t size = socket_receive(
-		m->socket, bytes, sizeof(bytes), &received, 1, &n_fds, REPLY_MS);
-	if (size < 0)
-		return buffer_lose_daemon(m);
-	if (msg_reply_decode(m->codec, bytes, (size_t)size, ret, &detail) < 0)
-		return buffer_lose_daemon(m);
-	if (ret->status < 0) {
-		memcpy(m->buffer_message, ret->text, sizeof(m->buffer_message));
-		return ret->status;
-	}
-	if (received == -EMFILE)
-		return buffer_refuse(m, MIMEO_E_NO_MEMORY, "this process has no descriptor left");
-	assert(received >= -1 && (received < 0) == (n_fds == 0));
-	*ret_fd = STEAL_FD(received);
-	return 0;
-}
-
 /* Close a buffer of the daemon that has no record here. */
 static void buffer_disown(struct mimeo *m, uint32_t id)
 {
 	const struct msg_call msg = {.call = MSG_CALL_BUFFER_CLOSE, .buffer = id};
 	CLEANUP(cleanup_close) int fd = -1;
-	char why[sizeof(m->buffer_message)];
+	char why[sizeof(m->call_message)];
 	struct msg_reply reply;
 
-	memcpy(why, m->buffer_message, sizeof(why));
-	buffer_call(m, &msg, -1, &reply, &fd);
-	memcpy(m->buffer_message, why, sizeof(why));
+	memcpy(why, m->call_message, sizeof(why));
+	call_daemon(m, &msg, -1, &reply, &fd, 1);
+	memcpy(m->call_message, why, sizeof(why));
 }
 
 /* ---- buffers ---- */
@@ -151,12 +69,12 @@ static struct device_buffer *buffer_find(struct mimeo *m, uint32_t id)
 {
 	struct device_buffer *buffer;
 
-	m->buffer_message[0] = '\0';
+	m->call_message[0] = '\0';
 	DL_FOREACH (m->buffers, buffer) {
 		if (buffer->id == id)
 			return buffer;
 	}
-	snprintf(m->buffer_message, sizeof(m->buffer_message), "buffer %u is not open", id);
+	snprintf(m->call_message, sizeof(m->call_message), "buffer %u is not open", id);
 	return NULL;
 }
 
@@ -167,7 +85,7 @@ static struct device_buffer *buffer_find_own(struct mimeo *m, uint32_t id)
 
 	if (!buffer || !buffer->imported)
 		return buffer;
-	snprintf(m->buffer_message, sizeof(m->buffer_message),
+	snprintf(m->call_message, sizeof(m->call_message),
 		"buffer %u was imported: its memory is the caller's own", id);
 	return NULL;
 }
@@ -202,7 +120,7 @@ static int buffer_add(struct mimeo *m, struct device_buffer *buffer, uint32_t id
 	DL_APPEND(m->buffers, buffer);
 	if (id == 0) {
 		buffer_free(m, buffer);
-		return buffer_lose_daemon(m);
+		return call_lose_daemon(m);
 	}
 	*ret_id = id;
 	return 0;
@@ -216,20 +134,20 @@ int mimeo_buffer_alloc(struct mimeo *m, uint32_t kind, uint64_t bytes, uint32_t 
 	struct msg_reply reply = {.buffer = 0};
 
 	if (kind > MIMEO_HANDLE_CUDA_IPC)
-		return buffer_refuse(m, MIMEO_E_INVALID, "an unknown kind of buffer");
+		return call_refuse(m, MIMEO_E_INVALID, "an unknown kind of buffer");
 	if (bytes == 0 || bytes > INT64_MAX || !ret_buffer)
-		return buffer_refuse(m, MIMEO_E_INVALID,
+		return call_refuse(m, MIMEO_E_INVALID,
 			ret_buffer ? "an impossible size" : "nowhere to write the id");
 	CLEANUP(cleanup_free) struct device_buffer *buffer = calloc(1, sizeof(*buffer));
 	if (!buffer)
-		return buffer_refuse(m, MIMEO_E_NO_MEMORY, "out of this process's memory");
-	int rc = buffer_call(m, &msg, -1, &reply, &fd);
+		return call_refuse(m, MIMEO_E_NO_MEMORY, "out of this process's memory");
+	int rc = call_daemon(m, &msg, -1, &reply, &fd, 1);
 	if (rc == MIMEO_E_NO_MEMORY && reply.status == 0 && reply.buffer != 0)
 		buffer_disown(m, reply.buffer);
 	if (rc < 0)
 		return rc;
 	if (!buffer_reply_handle(&reply, &fd, &buffer->handle))
-		return buffer_lose_daemon(m);
+		return call_lose_daemon(m);
 	return buffer_add(m, STEAL(buffer), reply.buffer, ret_buffer);
 }
 
@@ -264,20 +182,20 @@ int mimeo_buffer_import(
 
 	if (!given || !ret_buffer ||
 		!versioned_read(&handle, sizeof(handle), given, sizeof(handle)))
-		return buffer_refuse(m, MIMEO_E_INVALID,
+		return call_refuse(m, MIMEO_E_INVALID,
 			"no handle, or not one that MIMEO_HANDLE_INIT began");
 	const char *refusal = buffer_import_refusal(&handle);
 	if (refusal)
-		return buffer_refuse(m, MIMEO_E_INVALID, refusal);
+		return call_refuse(m, MIMEO_E_INVALID, refusal);
 	handle_encode(&handle, msg.handle);
 	CLEANUP(cleanup_free) struct device_buffer *buffer = calloc(1, sizeof(*buffer));
 	if (!buffer)
-		return buffer_refuse(m, MIMEO_E_NO_MEMORY, "out of this process's memory");
-	int rc = buffer_call(m, &msg, handle.fd, &reply, &fd);
+		return call_refuse(m, MIMEO_E_NO_MEMORY, "out of this process's memory");
+	int rc = call_daemon(m, &msg, handle.fd, &reply, &fd, 1);
 	if (rc < 0)
 		return rc;
 	if (fd >= 0)
-		return buffer_lose_daemon(m);
+		return call_lose_daemon(m);
 	buffer->imported = true;
 	return buffer_add(m, STEAL(buffer), reply.buffer, ret_buffer);
 }
@@ -289,7 +207,7 @@ int mimeo_buffer_handle(struct mimeo *m, uint32_t id, struct mimeo_handle *ret_h
 	if (!buffer)
 		return MIMEO_E_UNKNOWN_BUFFER;
 	if (!versioned_write(ret_handle, &buffer->handle, sizeof(buffer->handle)))
-		return buffer_refuse(m, MIMEO_E_INVALID,
+		return call_refuse(m, MIMEO_E_INVALID,
 			"nowhere to write the handle, or not one that MIMEO_HANDLE_INIT began");
 	return 0;
 }
@@ -301,14 +219,14 @@ int mimeo_buffer_map(struct mimeo *m, uint32_t id, void **ret_memory)
 	if (!buffer)
 		return MIMEO_E_UNKNOWN_BUFFER;
 	if (buffer->handle.kind != MIMEO_HANDLE_MEMFD)
-		return buffer_refuse(m, MIMEO_E_UNSUPPORTED,
+		return call_refuse(m, MIMEO_E_UNSUPPORTED,
 			"memory of a device: mimeo_cuda_map maps it");
 	if (!buffer->memory) {
 		void *memory = mmap(NULL, buffer->handle.bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
 			buffer->handle.fd, (off_t)buffer->handle.offset);
 
 		if (memory == MAP_FAILED)
-			return buffer_refuse(m, MIMEO_E_NO_MEMORY,
+			return call_refuse(m, MIMEO_E_NO_MEMORY,
 				"the buffer cannot be mapped: no address space or memory");
 		buffer->memory = memory;
 	}
@@ -328,7 +246,7 @@ int mimeo_buffer_close(struct mimeo *m, uint32_t id)
 	/* It takes effect behind what is in the ring. */
 	if (m->committed && !m->gone)
 		(void)request_flush(m);
-	int rc = buffer_call(m, &msg, -1, &reply, &fd);
+	int rc = call_daemon(m, &msg, -1, &reply, &fd, 1);
 	/* Without a daemon, release what is held here too. */
 	if (rc == 0 || rc == MIMEO_E_GONE)
 		buffer_free(m, buffer);
@@ -337,7 +255,7 @@ int mimeo_buffer_close(struct mimeo *m, uint32_t id)
 
 const char *mimeo_buffer_message(const struct mimeo *m)
 {
-	return m->buffer_message;
+	return m->call_message;
 }
 
 /* ---- fences ---- */
@@ -351,25 +269,25 @@ int mimeo_request_fence(struct mimeo_request *request, const struct mimeo_handle
 	if (!request)
 		return MIMEO_E_INVALID;
 	struct mimeo *m = request->m;
-	m->buffer_message[0] = '\0';
+	m->call_message[0] = '\0';
 	if (!ret_fence ||
 		(request->state != REQUEST_HELD && request->state != REQUEST_PREPARED))
-		return buffer_refuse(m, MIMEO_E_INVALID,
+		return call_refuse(m, MIMEO_E_INVALID,
 			"the request was submitted or put back: ask for its fence before");
 	if (!m->fences)
 		m->fences = calloc(m->region.ring.entries, sizeof(*m->fences));
 	if (!m->fences)
-		return buffer_refuse(m, MIMEO_E_NO_MEMORY, "out of this process's memory");
+		return call_refuse(m, MIMEO_E_NO_MEMORY, "out of this process's memory");
 	assert(request->index < m->region.ring.entries);
 	struct mimeo_handle *fence = &m->fences[request->index];
 	msg.request = request->index;
 	if (fence->kind == 0) {
-		int rc = buffer_call(m, &msg, -1, &reply, &fd);
+		int rc = call_daemon(m, &msg, -1, &reply, &fd, 1);
 
 		if (rc < 0)
 			return rc;
 		if (!buffer_reply_handle(&reply, &fd, fence))
-			return buffer_lose_daemon(m);
+			return call_lose_daemon(m);
 	}
 	*ret_fence = fence;
 	return 0;
@@ -409,13 +327,13 @@ int mimeo_fence_wait(struct mimeo *m, const struct mimeo_handle *fence, int time
 {
 	const size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
 
-	m->buffer_message[0] = '\0';
+	m->call_message[0] = '\0';
 	if (!fence || fence->kind != MIMEO_HANDLE_MEMFD)
-		return buffer_refuse(m, MIMEO_E_UNSUPPORTED,
+		return call_refuse(m, MIMEO_E_UNSUPPORTED,
 			"a fence of a device: mimeo_cuda_fence_open makes an event of it");
 	const struct page *page = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fence->fd, 0);
 	if (page == MAP_FAILED)
-		return buffer_refuse(m, MIMEO_E_NO_MEMORY,
+		return call_refuse(m, MIMEO_E_NO_MEMORY,
 			"the fence cannot be mapped: no address space or memory");
 	int rc = buffer_wait_fence(m, page,
 		timeout_ms < 0 ? UINT64_MAX : clock_ns() + (uint64_t)timeout_ms * 1000000);
