@@ -106,7 +106,8 @@
 	X(KIND, 98, "kind")                                                                        \
 	X(BYTES, 99, "bytes")                                                                      \
 	X(HANDLE, 100, "handle")                                                                   \
-	X(REQUEST, 101, "request")
+	X(REQUEST, 101, "request")                                                                 \
+	X(FILES, 102, "files")
 
 #define MSG_FIELD_CONSTANT(constant, key, name) MSG_##constant = (key),
 enum msg_field { MSG_FIELDS(MSG_FIELD_CONSTANT) };
@@ -225,7 +226,7 @@ struct msg_welcome {
 
 /*
  * After WELCOME the client may call on the socket, one call at a time; each gets one reply. Calls
- * do what is slow or needs descriptors: device buffers and fences.
+ * do what is slow or needs descriptors: device buffers, fences and files.
  *
  *	BUFFER_ALLOC   kind, bytes       -> buffer, handle, fd if the kind has one; kind 0: the one with
  *	                                    a descriptor that the device has
@@ -233,16 +234,27 @@ struct msg_welcome {
  *	BUFFER_CLOSE   buffer            -> no request that is submitted from now on may name it
  *	FENCE          request index     -> handle of the event that the index's requests record; fd if
  *	                                    the kind has one. It lives as long as the session.
+ *	MODEL_FILES    model             -> files: which ones come; a descriptor for each, in the order of
+ *	                                    the bits
+ *
+ * The kernel limits how many descriptors of the daemon's user are sent and not yet received. So a client that
+ * calls for files before it has read the reply to its call before breaks the protocol.
  */
 enum msg_call_kind {
 	MSG_CALL_BUFFER_ALLOC = 1,
 	MSG_CALL_BUFFER_IMPORT,
 	MSG_CALL_BUFFER_CLOSE,
 	MSG_CALL_FENCE,
+	MSG_CALL_MODEL_FILES,
 };
+/* As in struct mimeo_model_files. */
+#define MSG_FILE_TOKENIZER 1u
+#define MSG_FILE_CONFIG 2u
+#define MSG_FILE_CHAT_TEMPLATE 4u
+#define MSG_FILES_MAX 3u
 struct msg_call {
 	uint32_t call; /* enum msg_call_kind */
-	uint32_t buffer, kind /* enum mimeo_handle_kind */, request;
+	uint32_t buffer, kind /* enum mimeo_handle_kind */, request, model;
 	uint64_t bytes;
 	uint8_t handle[HANDLE_WIRE_BYTES]; /* checked by handle_decode, not here */
 };
@@ -250,6 +262,7 @@ struct msg_reply {
 	int32_t status;
 	char text[MSG_TEXT_MAX]; /* what and why, if it is refused */
 	uint32_t buffer;
+	uint32_t files; /* MSG_FILE_... */
 	uint8_t handle[HANDLE_WIRE_BYTES]; /* all zero: none */
 };
 

@@ -5,8 +5,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#define VERSIONED_BYTES_MAX 4096u
-
 bool versioned_read(void *known, size_t known_size, const void *given, size_t least)
 {
 	size_t size;

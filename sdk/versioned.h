@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#define VERSIONED_BYTES_MAX 4096u /* of such a struct */
+
 /* Copy a caller's struct into known[known_size], the rest zero. False if it is smaller than `least`, or
  * sets a field that this library does not know. */
 bool versioned_read(void *known, size_t known_size, const void *given, size_t least);

@@ -10,6 +10,7 @@
  */
 
 #include "daemon/model/model_config.h"
+#include "daemon/model/text_files.h"
 #include "kernels/ops.h"
 
 struct model_layer {
@@ -61,6 +62,7 @@ struct model {
 	uint64_t file_bytes;     /* read from files */
 	const char *reader;      /* "io_uring", "io_uring without workers" or "pread" (reader.h) */
 	struct model_unused unused;
+	struct mimeo_model_files *files; /* for clients; set by who loads the model; NULL: none */
 };
 
 /* Bytes of device memory that the weights and the rope table will take on a device of that activation

@@ -27,6 +27,7 @@ void model_free(struct model *model)
 		return;
 	if (model->memory)
 		model->device->ops->mem_free(model->device, model->memory);
+	text_files_free(model->files);
 	model_config_deinit(&model->config);
 	free(model->layers);
 	free(model);

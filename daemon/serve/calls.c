@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Calls on a session's socket: device buffers and fences.
+ * Calls on a session's socket: device buffers, fences and files of models.
  *
  * A client makes one call at a time and waits for its reply; any other bytes break the protocol. Work that
  * may take long is a job for the builder, and the reply is sent when the job comes back.
  *
  * Limits: buffers and bytes of a session, and its user's share of all sessions' bytes (quota.h). Bytes count
- * until the builder has released them, so that a client gets no more by closing and allocating in haste.
+ * until the builder has released them, so that a client gets no more by closing and allocating in haste. Files
+ * of models are open in the daemon anyway; what is limited is how many of their descriptors wait in a socket.
  */
 #include "daemon/serve/calls.h"
 
@@ -18,7 +19,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
+#include <linux/sockios.h>
 #include <utlist.h>
 
 #include <mimeo/types.h>
@@ -36,14 +39,21 @@ struct call_job {
 
 /* ---- replies ---- */
 
-/* One message, with a descriptor unless fd is -1. A client that waits for its reply has space for it. */
-static void calls_reply(struct session *session, const struct msg_reply *reply, int fd)
+/* One message. A client that waits for its reply has space for it. */
+static void calls_reply_fds(
+	struct session *session, const struct msg_reply *reply, const int *fds, size_t n_fds)
 {
 	uint8_t bytes[MSG_CALL_MAX];
 	int n = msg_reply_encode(reply, bytes, sizeof(bytes));
 
-	if (n < 0 || socket_send_now(session->fd, bytes, (size_t)n, &fd, fd >= 0) < 0)
+	if (n < 0 || socket_send_now(session->fd, bytes, (size_t)n, fds, n_fds) < 0)
 		session_detach(session, "its socket takes no reply");
+}
+
+/* With a descriptor unless fd is -1. */
+static void calls_reply(struct session *session, const struct msg_reply *reply, int fd)
+{
+	calls_reply_fds(session, reply, &fd, fd >= 0);
 }
 
 __attribute__((format(printf, 3, 4)))
@@ -364,6 +374,44 @@ static void calls_fence(struct session *session, const struct msg_call *msg)
 	}
 }
 
+/* Has the client received all that was sent to it? */
+static bool calls_are_received(const struct session *session)
+{
+	int n = 0;
+
+	return ioctl(session->fd, SIOCOUTQ, &n) == 0 && n == 0;
+}
+
+static void calls_model_files(struct session *session, const struct msg_call *msg)
+{
+	const struct engine *engine = session->serve->options.engine;
+	struct engine_model_facts facts;
+	struct msg_reply reply = {.status = 0};
+	int fds[MSG_FILES_MAX];
+	size_t n_fds = 0;
+
+	if (!calls_are_received(session)) {
+		session_break(session, "a call for files before it received the reply to the call before");
+		return;
+	}
+	if (msg->model >= engine_n_models(engine)) {
+		calls_refuse(session, MIMEO_E_UNKNOWN_MODEL, "model %u, of %u", msg->model,
+			engine_n_models(engine));
+		return;
+	}
+	engine_model_facts(engine, msg->model, &facts);
+	const struct mimeo_model_files *files = facts.model->files;
+	const int in_order[MSG_FILES_MAX] = {files ? files->tokenizer : -1,
+		files ? files->config : -1, files ? files->chat_template : -1};
+	for (unsigned i = 0; i < MSG_FILES_MAX; i++) {
+		if (in_order[i] < 0)
+			continue;
+		reply.files |= 1u << i;
+		fds[n_fds++] = in_order[i];
+	}
+	calls_reply_fds(session, &reply, fds, n_fds);
+}
+
 /* ---- a job comes back ---- */
 
 static uint32_t calls_fence_kind(const struct device_handle *handle)
@@ -466,6 +514,8 @@ void calls_do(struct session *session, uint32_t length)
 	else if (status < 0)
 		calls_refuse(session, status, "the call's field %s is out of range or unknown",
 			msg_field_name((unsigned)detail.values[0]));
+	else if (msg.call == MSG_CALL_MODEL_FILES)
+		calls_model_files(session, &msg);
 	else if (!session->serve->options.builder)
 		calls_refuse(session, MIMEO_E_UNSUPPORTED, "this daemon has no device buffers");
 	else if (msg.call == MSG_CALL_BUFFER_CLOSE)

@@ -226,6 +226,17 @@ static void startup_model_log_unused(const char *name, const struct model_unused
 			unused->n_buffers);
 }
 
+/* Without a tokenizer a model still serves clients that send ids. */
+static void startup_model_load_files(const char *name, const char *directory, struct model *model)
+{
+	struct model_error error = {.text = ""};
+
+	if (text_files_load(directory, &model->files, &error) < 0)
+		log_warn("model %s: %s: clients get no tokenizer from this daemon", name, error.text);
+	else if (model->files->tokenizer < 0)
+		log_info("model %s: it has no tokenizer.json: clients send and get token ids", name);
+}
+
 int startup_model_load(const struct startup_model *model, struct device *device,
 	struct engine_model_options *ret, struct startup_error *error)
 {
@@ -258,6 +269,7 @@ int startup_model_load(const struct startup_model *model, struct device *device,
 			 "experts are scaled but not normalised; the model's own code normalises them",
 			name, model->config.architecture);
 	startup_model_log_unused(name, &loaded->unused);
+	startup_model_load_files(name, model->options->dir, loaded);
 	*ret = (struct engine_model_options){
 		.model = loaded,
 		.attention = model->attention,

@@ -157,7 +157,7 @@ static void fuzz_call(const uint8_t *data, size_t size)
 		claim_refused(r, &detail);
 		return;
 	}
-	CLAIM(msg.call >= MSG_CALL_BUFFER_ALLOC && msg.call <= MSG_CALL_FENCE);
+	CLAIM(msg.call >= MSG_CALL_BUFFER_ALLOC && msg.call <= MSG_CALL_MODEL_FILES);
 	CLAIM(msg.kind <= MIMEO_HANDLE_CUDA_IPC && msg.request < RING_ENTRIES_MAX);
 	if (handle_decode(msg.handle, sizeof(msg.handle), &handle) == HANDLE_OK)
 		CLAIM(handle.offset <= INT64_MAX && handle.bytes <= INT64_MAX - handle.offset);
@@ -183,6 +183,7 @@ static void fuzz_reply(const uint8_t *data, size_t size)
 	CLAIM(n > 0);
 	CLAIM(msg_reply_decode(codec, bytes, (size_t)n, &again, &detail) == 0);
 	CLAIM(memcmp(again.handle, msg.handle, sizeof(msg.handle)) == 0);
+	CLAIM(again.files == msg.files && msg.files < 1u << MSG_FILES_MAX);
 }
 
 static void fuzz_hello(const uint8_t *data, size_t size)

@@ -194,7 +194,8 @@ static int memory_of(size_t bytes, bool sealed)
 
 static void call(struct program *p, struct peer *peer)
 {
-	struct msg_call message = {.call = 1 + operand(p, 1) % 4};
+	uint32_t which = operand(p, 1);
+	struct msg_call message = {.call = which >= 250 ? MSG_CALL_MODEL_FILES : 1 + which % 4};
 	struct mimeo_handle handle = {.kind = MIMEO_HANDLE_MEMFD};
 	uint8_t bytes[MSG_CALL_MAX + 4];
 	uint32_t how = operand(p, 1);
@@ -211,6 +212,8 @@ static void call(struct program *p, struct peer *peer)
 		handle_encode(&handle, message.handle);
 	} else if (message.call == MSG_CALL_BUFFER_CLOSE) {
 		message.buffer = operand(p, 1);
+	} else if (message.call == MSG_CALL_MODEL_FILES) {
+		message.model = operand(p, 1) % 3;
 	} else {
 		message.request = operand(p, 1);
 	}

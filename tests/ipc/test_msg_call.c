@@ -31,6 +31,8 @@ static void test_calls_come_back_as_they_were(void **state)
 		{.call = MSG_CALL_BUFFER_CLOSE, .buffer = UINT32_MAX},
 		{.call = MSG_CALL_FENCE},
 		{.call = MSG_CALL_FENCE, .request = RING_ENTRIES_MAX - 1},
+		{.call = MSG_CALL_MODEL_FILES},
+		{.call = MSG_CALL_MODEL_FILES, .model = UINT32_MAX},
 	};
 
 	memset(calls[2].handle, 0xa5, sizeof(calls[2].handle));
@@ -48,7 +50,7 @@ static void test_calls_come_back_as_they_were(void **state)
 
 static void test_largest_reply_fits_a_call_s_buffer(void **state)
 {
-	struct msg_reply reply = {.status = -299, .buffer = UINT32_MAX}, got;
+	struct msg_reply reply = {.status = -299, .buffer = UINT32_MAX, .files = 7}, got;
 	uint8_t bytes[MSG_CALL_MAX];
 	struct msg_detail detail;
 
@@ -70,7 +72,7 @@ static void test_calls_out_of_range_are_refused_by_name(void **state)
 	} cases[] = {
 		{"\x80", 1, MSG_CALL},
 		{"\x81\x60\x00", 3, MSG_CALL},
-		{"\x81\x60\x05", 3, MSG_CALL},
+		{"\x81\x60\x06", 3, MSG_CALL},
 		{"\x81\x60\x01", 3, MSG_BYTES},
 		{"\x83\x60\x01\x63\x01\x62\x04", 7, MSG_KIND},
 		{"\x81\x60\x03", 3, MSG_BUFFER},
@@ -81,6 +83,8 @@ static void test_calls_out_of_range_are_refused_by_name(void **state)
 		{"\x82\x60\x02\x64\xa2zz", 7, MSG_HANDLE},
 		{"\x82\x60\x02\x0b\x01", 5, MSG_FLAGS},
 		{"\x82\x60\x04\x60\x04", 5, MSG_CALL},
+		{"\x82\x60\x05\x01\xff", 5, MSG_MODEL},
+		{"\x82\x60\x05\x66\x01", 5, MSG_FILES},
 	};
 
 	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -115,6 +119,8 @@ static void test_bytes_that_are_no_call_are_the_protocol_s(void **state)
 		MIMEO_E_PROTOCOL);
 	/* A reply is the daemon's: whatever is wrong in it. */
 	assert_int_equal(msg_reply_decode(codec, "\x81\x29\x01", 3, &reply, &detail),
+		MIMEO_E_PROTOCOL);
+	assert_int_equal(msg_reply_decode(codec, "\x81\x66\x08", 3, &reply, &detail),
 		MIMEO_E_PROTOCOL);
 }
 

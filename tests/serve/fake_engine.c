@@ -87,6 +87,11 @@ void fake_engine_before_verifications(struct engine *engine)
 	engine->has_verified_none = true;
 }
 
+void fake_engine_set_files(struct engine *engine, struct mimeo_model_files *files)
+{
+	engine->model.files = files;
+}
+
 void engine_free(struct engine *engine)
 {
 	if (!engine)

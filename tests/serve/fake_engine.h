@@ -23,6 +23,9 @@ void fake_engine_as_configured(struct engine *engine);
 /* Its models have draft models, and no draft token was verified. */
 void fake_engine_before_verifications(struct engine *engine);
 
+/* The files of its models; NULL, as in the beginning: none. */
+void fake_engine_set_files(struct engine *engine, struct mimeo_model_files *files);
+
 /* Reports as the engine thread would send them, from any thread. */
 void fake_engine_report(struct engine *engine, enum engine_report_kind kind,
 	struct engine_port *port, const char *text);

@@ -163,6 +163,22 @@ enum mimeo_activation {
 	MIMEO_ACTIVATION_F16 = 2,
 };
 
+/*
+ * The files that make text of a model's tokens, as read-only descriptors; -1: the model has no such file. To be read
+ * with pread(2) or a private mapping: other processes may share the file offset.
+ */
+struct mimeo_model_files {
+	size_t size;       /* sizeof(struct mimeo_model_files); set by MIMEO_MODEL_FILES_INIT */
+	int tokenizer;     /* tokenizer.json */
+	int config;        /* tokenizer_config.json */
+	int chat_template; /* chat_template.jinja; if it is there, config's template is ignored */
+	int reserved;      /* -1 */
+};
+#define MIMEO_MODEL_FILES_INIT                                                                     \
+	{                                                                                          \
+		sizeof(struct mimeo_model_files), -1, -1, -1, -1                                   \
+	}
+
 /* ---- device buffers ---- */
 
 enum mimeo_handle_kind {

@@ -30,7 +30,7 @@
  * Threads: a connection belongs to one thread at a time; different connections are independent.
  * Forks: in a child a connection's shared memory is absent; mimeo_close is all it may call there.
  * Blocking: mimeo_connect, mimeo_event_wait, mimeo_fence_wait and the calls that ask the daemon for
- * device buffers and fences block; no other call does. Memory: only mimeo_connect and the calls for
+ * files, device buffers and fences block; no other call does. Memory: only mimeo_connect and the calls for
  * buffers and fences allocate.
  * Errors: every function that can fail returns a negative enum mimeo_status; mimeo_strerror gives
  * its sentence and the manual page mimeo_status(3) its remedy.
@@ -110,6 +110,16 @@ MIMEO_PUBLIC uint32_t mimeo_model_count(const struct mimeo *m);
 MIMEO_PUBLIC const struct mimeo_model_info *mimeo_model_get(const struct mimeo *m, uint32_t index);
 /* The index of the model of that name, or UNKNOWN_MODEL. */
 MIMEO_PUBLIC int mimeo_model_find(const struct mimeo *m, const char *name);
+/*
+ * Get the files that make text of a model's tokens, for mimeo_text_open_files() of libmimeo-text: copies that the
+ * daemon made when it loaded the model, so that a client needs no right to the model's folder. *ret_files was begun
+ * by MIMEO_MODEL_FILES_INIT; its descriptors are read-only, close-on-exec, and the caller's to close.
+ * Blocks until the daemon has answered.
+ * 0 (each descriptor may be -1), or UNKNOWN_MODEL, NO_MEMORY (this process has no descriptor left), INVALID
+ * (ret_files), GONE. mimeo_buffer_message has a sentence.
+ */
+MIMEO_PUBLIC int mimeo_model_files(
+	struct mimeo *m, uint32_t model, struct mimeo_model_files *ret_files);
 
 /* ---- sequences: tokens with a KV history, owned by this session ---- */
 
@@ -176,8 +186,8 @@ MIMEO_PUBLIC int mimeo_buffer_map(struct mimeo *m, uint32_t buffer, void **ret_m
  * itself stays mapped: unmap CUDA_IPC memory first. Blocks. 0, or UNKNOWN_BUFFER, NO_MEMORY,
  * DEVICE_LOST, GONE (local mappings are released all the same). */
 MIMEO_PUBLIC int mimeo_buffer_close(struct mimeo *m, uint32_t buffer);
-/* Why the last of these calls, or of those for fences, was refused, by the daemon or by the library;
- * "" if it was not, or with GONE. Lives until the next one. */
+/* Why the last of these calls, of those for fences or of mimeo_model_files was refused, by the daemon or
+ * by the library; "" if it was not, or with GONE. Lives until the next one. */
 MIMEO_PUBLIC const char *mimeo_buffer_message(const struct mimeo *m);
 
 /* ---- requests ---- */

@@ -44,19 +44,6 @@ extern "C" {
 
 struct mimeo_text;
 
-/* Read-only descriptors of a model's files; -1: there is no such file. */
-struct mimeo_text_files {
-	size_t size;         /* sizeof(struct mimeo_text_files); set by MIMEO_TEXT_FILES_INIT */
-	int tokenizer;       /* tokenizer.json */
-	int config;          /* tokenizer_config.json */
-	int chat_template;   /* chat_template.jinja; if it is there, config's template is ignored */
-	int reserved;        /* -1 */
-};
-#define MIMEO_TEXT_FILES_INIT                                                                      \
-	{                                                                                          \
-		sizeof(struct mimeo_text_files), -1, -1, -1, -1                                    \
-	}
-
 /*
  * Open the tokenizer and the chat template of a Hugging Face folder, or a tokenizer.json alone if `path` is a file.
  * *ret_text is the caller's until mimeo_text_close. If it fails, one sentence that says why is written to
@@ -70,7 +57,7 @@ MIMEO_PUBLIC int mimeo_text_open(
 /* The same from descriptors, which stay the caller's and may be closed afterwards; their file offsets do not matter
  * and do not change. */
 MIMEO_PUBLIC int mimeo_text_open_files(struct mimeo_text **ret_text,
-	const struct mimeo_text_files *files, char *message, size_t message_size);
+	const struct mimeo_model_files *files, char *message, size_t message_size);
 /* NULL is fine. Its streams must have been freed. */
 MIMEO_PUBLIC void mimeo_text_close(struct mimeo_text *text);
 
