@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_HTTP_EXCHANGE_H
+#define MIMEO_DAEMON_HTTP_EXCHANGE_H
+
+/*
+ * One request of a client and its reply.
+ *
+ * An endpoint is called with the whole body. It REPLIES at once, or says that it WAITS and replies later; or it
+ * begins a STREAM of server-sent events, sends them as they come, and ends it. Meanwhile libmicrohttpd leaves the
+ * connection alone (it is suspended); a reply or an event wakes it.
+ *
+ * If the client disconnects, or does not read its stream, on_gone is called once: nothing that is sent afterwards
+ * arrives, and the exchange must not be used any more.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include <jansson.h>
+#include <microhttpd.h>
+
+#include "daemon/http/api_error.h"
+#include "daemon/http/bytes.h"
+
+/* Who is connected. The place from which a request's class is to be chosen. */
+struct exchange_peer {
+	bool is_unix;
+	uid_t uid;       /* of a Unix socket's peer, as the kernel says */
+	pid_t pid;
+	const char *key; /* the name of the key that the request brought, over TCP */
+};
+
+struct exchange {
+	struct MHD_Connection *connection;
+	struct exchange_peer peer;
+	unsigned endpoint; /* its index, for counters */
+	const char *argument; /* the rest of the path, behind the endpoint's; owned */
+	struct bytes body;
+	uint64_t n_dropped; /* bytes of the body of a request that was refused before */
+	int64_t began_us; /* when the body was complete */
+	uint64_t max_pending;
+	/* the reply */
+	unsigned status; /* of HTTP; 0: none so far */
+	struct MHD_Response *response; /* until it is queued */
+	struct bytes pending; /* of a stream */
+	uint64_t n_read; /* of it, so far */
+	bool stream, ended;   /* ended: nothing more is sent */
+	bool suspended, gone;
+	bool slow; /* gone because it did not read */
+	void (*on_gone)(void *userdata);
+	void *userdata;
+};
+
+/* ---- for endpoints ---- */
+
+/* The reply comes later, when the endpoint has returned, unless on_gone comes first. */
+void exchange_wait(struct exchange *exchange, void (*on_gone)(void *userdata), void *userdata);
+
+/* Reply with JSON, which is released. NULL: there was no memory for it. */
+void exchange_reply_json(struct exchange *exchange, unsigned status, json_t *json);
+void exchange_reply_error(struct exchange *exchange, const struct api_error *error);
+/* The text is copied. */
+void exchange_reply_text(
+	struct exchange *exchange, unsigned status, const char *type, const char *text, size_t n);
+
+/* Begin a stream: 200, text/event-stream. */
+void exchange_stream(struct exchange *exchange);
+/* Send "data: JSON" and release it (NULL as above). */
+void exchange_send_json(struct exchange *exchange, json_t *json);
+/* End a stream, with the event that tells OpenAI's clients so. */
+void exchange_end(struct exchange *exchange);
+
+/* ---- for the connection ---- */
+
+/* The client is gone. */
+void exchange_lose(struct exchange *exchange);
+/* Bytes of a stream: as MHD_ContentReaderCallback. */
+ssize_t exchange_read(struct exchange *exchange, char *buffer, size_t size);
+/* Closes the connection unless it has been replied to. */
+void exchange_free(struct exchange *exchange);
+
+#endif
