@@ -82,6 +82,22 @@ static enum MHD_Result connection_request_queue(struct connection *connection, s
 	return result;
 }
 
+/* How much of a body is read only so that its client gets to read the refusal: many look for a reply when they have
+ * sent all. */
+static uint64_t connection_request_most_dropped(const struct http_options *options)
+{
+	return 2 * options->max_body_bytes;
+}
+
+/* Is a refusal to be sent before the body? Its client waits for that, or the body is far too long. */
+static bool connection_request_is_hopeless(const struct connection *connection, struct MHD_Connection *mhd)
+{
+	const char *length = connection_request_header(mhd, MHD_HTTP_HEADER_CONTENT_LENGTH);
+
+	return connection_request_header(mhd, MHD_HTTP_HEADER_EXPECT) ||
+		(length && strtoull(length, NULL, 10) > connection_request_most_dropped(connection->owner->http->options));
+}
+
 /* The header is complete. */
 static enum MHD_Result connection_request_begin(struct connection *connection, struct MHD_Connection *mhd,
 	const char *method, const char *path, void **ret_exchange)
@@ -101,10 +117,8 @@ static enum MHD_Result connection_request_begin(struct connection *connection, s
 	if (error.status == 405 && exchange->response)
 		MHD_add_response_header(exchange->response, MHD_HTTP_HEADER_ALLOW, route->method);
 	exchange->peer = connection->peer;
-	/* Before a body that nobody wants. */
-	if (error.status == 413 || (error.status != 0 && connection_request_header(mhd, MHD_HTTP_HEADER_EXPECT)))
-		return connection_request_queue(connection, mhd);
-	return MHD_YES;
+	return error.status != 0 && connection_request_is_hopeless(connection, mhd)
+		? connection_request_queue(connection, mhd) : MHD_YES;
 }
 
 /* Bytes of the body. Those of a request that has been refused are read and dropped, so that its client gets to read
@@ -117,7 +131,7 @@ static enum MHD_Result connection_request_take_body(struct connection *connectio
 
 	if (exchange->response) {
 		exchange->n_dropped += n;
-		return exchange->n_dropped > http->options->max_body_bytes ? MHD_NO : MHD_YES;
+		return exchange->n_dropped > connection_request_most_dropped(http->options) ? MHD_NO : MHD_YES;
 	}
 	if (exchange->body.n + n > http->options->max_body_bytes)
 		api_error_set(&error, 413, NULL, NULL, "the body is too long: at most %llu bytes are accepted",

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #define JSON_FLAGS (JSON_COMPACT | JSON_REAL_PRECISION(9)) /* the numbers are of float32 */
 #define NO_MEMORY_BODY "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":null}}"
@@ -113,6 +114,17 @@ void exchange_stream(struct exchange *exchange)
 	exchange_wake(exchange);
 }
 
+/* libmicrohttpd waits until the socket takes more: it has to find it closed. */
+static void exchange_give_up(struct exchange *exchange, bool slow)
+{
+	const union MHD_ConnectionInfo *info =
+		MHD_get_connection_info(exchange->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+
+	exchange->slow = slow;
+	shutdown(info->connect_fd, SHUT_RDWR);
+	exchange_lose(exchange);
+}
+
 static void exchange_send(struct exchange *exchange, const char *text, size_t n)
 {
 	assert(exchange->stream && !exchange->ended);
@@ -121,8 +133,7 @@ static void exchange_send(struct exchange *exchange, const char *text, size_t n)
 	bool fits = exchange->pending.n + n <= exchange->max_pending;
 	if (!fits || bytes_append(&exchange->pending, "data: ", 6) < 0 ||
 		bytes_append(&exchange->pending, text, n) < 0 || bytes_append(&exchange->pending, "\n\n", 2) < 0) {
-		exchange->slow = !fits;
-		exchange_lose(exchange);
+		exchange_give_up(exchange, !fits);
 		return;
 	}
 	exchange_wake(exchange);
@@ -136,7 +147,7 @@ void exchange_send_json(struct exchange *exchange, json_t *json)
 	if (text)
 		exchange_send(exchange, text, strlen(text));
 	else
-		exchange_lose(exchange);
+		exchange_give_up(exchange, false);
 	free(text);
 }
 

@@ -24,7 +24,7 @@
 
 struct server {
 	struct http http;
-	const struct listen_sockets *sockets;
+	struct listen_sockets *sockets;
 	struct connections *connections;
 	struct keys *keys;
 	int epoll, signals;
@@ -87,8 +87,7 @@ static void server_drain(struct server *server, const char *why)
 	server_notify("STOPPING=1");
 	server->draining = true;
 	server->drain_ms = http_now_ms() + server->http.options->drain_s * INT64_C(1000);
-	if (!server->full)
-		(void)server_watch_sockets(server, EPOLL_CTL_DEL);
+	listen_deinit(server->sockets);
 	connections_drain(server->connections);
 }
 
@@ -114,7 +113,10 @@ static void server_accept(struct server *server, uint32_t source)
 {
 	const struct listen_socket *own = &server->sockets->own[source];
 
-	if (server->full || server->draining || connections_accept(server->connections, own->fd, own->is_unix))
+	/* A signal came in the same turn. */
+	if (server->draining)
+		return;
+	if (server->full || connections_accept(server->connections, own->fd, own->is_unix))
 		return;
 	server->full = true;
 	(void)server_watch_sockets(server, EPOLL_CTL_DEL);
@@ -249,7 +251,7 @@ static void server_deinit(struct server *server)
 	close(server->signals);
 }
 
-int server_run(const struct http_options *options, const struct listen_sockets *sockets)
+int server_run(const struct http_options *options, struct listen_sockets *sockets)
 {
 	struct server server = {
 		.http = {.options = options, .started = time(NULL)},

@@ -11,7 +11,8 @@
 
 #include "daemon/http/http_options.h"
 
-/* Serve until a signal. `sockets` stays the caller's. HTTP_OK, or HTTP_FAILED after a line in the log. */
-int server_run(const struct http_options *options, const struct listen_sockets *sockets);
+/* Serve until a signal. `sockets` stays the caller's, and is closed when the end begins. HTTP_OK, or HTTP_FAILED after a
+ * line in the log. */
+int server_run(const struct http_options *options, struct listen_sockets *sockets);
 
 #endif

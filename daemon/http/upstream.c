@@ -195,6 +195,7 @@ static void upstream_lost(struct upstream *upstream)
 	assert(upstream->options.counters->n_requests == 0);
 	upstream_link_deinit(&upstream->link);
 	snprintf(upstream->link.message, sizeof(upstream->link.message), "mimeod is gone");
+	upstream->retry_ms = 0;
 }
 
 static void upstream_take_event(struct upstream *upstream, const struct mimeo_event *event)
