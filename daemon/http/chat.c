@@ -113,14 +113,18 @@ static bool chat_read(struct generation_params *params, const json_t *object, co
 		"web_search_options", "continue_final_message", "guided_json", "guided_regex", "guided_choice",
 		"guided_grammar", "structured_outputs", "prompt_logprobs", NULL};
 	const json_t *modalities = params_get(object, "modalities");
+	bool parallel = true;
 	const char *limit = params_get(object, "max_completion_tokens") ? "max_completion_tokens" : "max_tokens";
 
 	if (modalities && (json_array_size(modalities) != 1 ||
 			!json_is_string(json_array_get(modalities, 0)) ||
 			strcmp(json_string_value(json_array_get(modalities, 0)), "text") != 0))
 		return api_error_set(error, 400, "unsupported", "modalities", "modalities: only text is supported");
-	return generation_params_read(params, object, http, error) &&
-		generation_params_limit(params, object, limit, 0, http, error) &&
+	if (!generation_params_read(params, object, http, error) ||
+		!params_bool(object, "parallel_tool_calls", &parallel, error))
+		return false;
+	params->one_call = !parallel;
+	return generation_params_limit(params, object, limit, 0, http, error) &&
 		params_refuse(object, unsupported, error) && chat_read_logprobs(params, object, error);
 }
 

@@ -140,6 +140,8 @@ static int choice_end(struct choice *choice, const struct mimeo_event *event)
 	int rc = choice_end_text(choice);
 	if (rc < 0)
 		return rc;
+	while (choice->generation->params.one_call && json_array_size(choice->calls) > 1)
+		json_array_remove(choice->calls, json_array_size(choice->calls) - 1);
 	choice->n_cached = event->n_cached;
 	choice->finish = choice->calls ? "tool_calls" : event->finish == MIMEO_FINISH_LENGTH ? "length" : "stop";
 	return 0;

@@ -22,6 +22,7 @@ struct generation_params {
 	uint32_t n_stop;
 	int32_t stop_ids[MIMEO_STOP_MAX];
 	uint32_t n_stop_ids;
+	bool one_call; /* at most one tool call is returned */
 	bool logprobs;
 	uint32_t top_logprobs;
 };

@@ -128,7 +128,10 @@ static bool messages_check_tools(const json_t *tools, struct api_error *error)
 static bool messages_add_variables(json_t *chat, const json_t *request, struct api_error *error)
 {
 	const json_t *variables = params_get(request, "chat_template_kwargs");
+	json_t *effort = params_get(request, "reasoning_effort");
 
+	if (effort && json_object_set(chat, "reasoning_effort", effort) < 0)
+		return api_error_set_status(error, MIMEO_E_NO_MEMORY, "");
 	if (!variables)
 		return true;
 	if (!json_is_object(variables))
