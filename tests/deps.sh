@@ -35,7 +35,8 @@ offered()
 }
 
 build="gcc libc6-dev meson ninja-build pkg-config liburing-dev libjansson-dev libinih-dev
-	libopenblas-dev libsmartcols-dev libsystemd-dev libxxhash-dev uthash-dev scdoc"
+	libopenblas-dev libpcre2-dev libsmartcols-dev libsystemd-dev libutf8proc-dev libxxhash-dev uthash-dev
+	scdoc"
 test="g++ clang libcmocka-dev mandoc man-db python3"
 
 case ${1-} in

@@ -9,8 +9,13 @@
  * Functions return 0 or a negative enum mimeo_status; those with a message write one sentence to message[size].
  */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "sdk/text/decoder.h"
+
+#define TOKENIZER_FILE_MAX ((size_t)128 << 20)
 
 struct tokenizer;
 
@@ -31,5 +36,10 @@ int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t
 /* `flags`: MIMEO_TEXT_SKIP_SPECIAL. */
 int tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t n,
 	uint32_t flags, char **ret_text, size_t *ret_length);
+
+/* For a decoding in steps: the decoder, and what it is given for an id. NULL: nothing. */
+const struct decoder *tokenizer_decoder(const struct tokenizer *tokenizer);
+const char *tokenizer_decoded(const struct tokenizer *tokenizer, int32_t id, bool skip_special,
+	size_t *ret_length);
 
 #endif
