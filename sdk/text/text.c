@@ -12,7 +12,7 @@ DEFINE_CLEANUP(text, struct mimeo_text, mimeo_text_close)
 /* ---- opening ---- */
 
 static int text_read_tokenizer(
-	struct mimeo_text *text, const struct mimeo_text_files *files, const struct fault *fault)
+	struct mimeo_text *text, const struct mimeo_model_files *files, const struct fault *fault)
 {
 	struct bytes json = {0};
 	int rc = files->tokenizer < 0
@@ -26,7 +26,7 @@ static int text_read_tokenizer(
 }
 
 static int text_read_chat(
-	struct mimeo_text *text, const struct mimeo_text_files *files, const struct fault *fault)
+	struct mimeo_text *text, const struct mimeo_model_files *files, const struct fault *fault)
 {
 	struct bytes config = {0}, chat_template = {0};
 	int rc = 0;
@@ -44,15 +44,15 @@ static int text_read_chat(
 	return rc;
 }
 
-int mimeo_text_open_files(struct mimeo_text **ret_text, const struct mimeo_text_files *files,
+int mimeo_text_open_files(struct mimeo_text **ret_text, const struct mimeo_model_files *files,
 	char *message, size_t message_size)
 {
 	struct fault fault = {.message = message, .size = message_size};
-	struct mimeo_text_files known;
+	struct mimeo_model_files known;
 
 	if (!versioned_read(&known, sizeof(known), files, sizeof(known)) || known.reserved != -1)
 		return fault_set(&fault, MIMEO_E_INVALID,
-			"struct mimeo_text_files is not set by MIMEO_TEXT_FILES_INIT");
+			"struct mimeo_model_files is not set by MIMEO_MODEL_FILES_INIT");
 	CLEANUP(cleanup_text) struct mimeo_text *text = calloc(1, sizeof(*text));
 	if (!text)
 		return fault_set(&fault, MIMEO_E_NO_MEMORY, "out of memory");
@@ -69,7 +69,7 @@ int mimeo_text_open(
 	struct mimeo_text **ret_text, const char *path, char *message, size_t message_size)
 {
 	struct fault fault = {.message = message, .size = message_size};
-	struct mimeo_text_files files;
+	struct mimeo_model_files files;
 
 	int rc = text_files_open(&files, path, &fault);
 	if (rc == 0)

@@ -28,13 +28,13 @@ static int text_files_open_optional(
 	return 0;
 }
 
-int text_files_open(struct mimeo_text_files *ret, const char *path, const struct fault *fault)
+int text_files_open(struct mimeo_model_files *ret, const char *path, const struct fault *fault)
 {
 	CLEANUP(cleanup_close) int fd = open(path, TEXT_FILES_FLAGS);
 	struct stat status;
 	int rc;
 
-	*ret = (struct mimeo_text_files)MIMEO_TEXT_FILES_INIT;
+	*ret = (struct mimeo_model_files)MIMEO_MODEL_FILES_INIT;
 	if (fd < 0 || fstat(fd, &status) < 0)
 		return text_files_fail(fault, path, "", errno);
 	if (!S_ISDIR(status.st_mode)) {
@@ -51,12 +51,12 @@ int text_files_open(struct mimeo_text_files *ret, const char *path, const struct
 	return rc;
 }
 
-void text_files_close(struct mimeo_text_files *files)
+void text_files_close(struct mimeo_model_files *files)
 {
 	cleanup_close(&files->tokenizer);
 	cleanup_close(&files->config);
 	cleanup_close(&files->chat_template);
-	*files = (struct mimeo_text_files)MIMEO_TEXT_FILES_INIT;
+	*files = (struct mimeo_model_files)MIMEO_MODEL_FILES_INIT;
 }
 
 int text_files_read(int fd, const char *name, size_t most, struct bytes *out, const struct fault *fault)

@@ -15,8 +15,8 @@
 
 /* Open those that a folder has, or a tokenizer.json alone. 0, or a failure with a sentence; text_files_close in either
  * case. */
-int text_files_open(struct mimeo_text_files *ret, const char *path, const struct fault *fault);
-void text_files_close(struct mimeo_text_files *files);
+int text_files_open(struct mimeo_model_files *ret, const char *path, const struct fault *fault);
+void text_files_close(struct mimeo_model_files *files);
 
 /* The contents of a regular file of at most `most` bytes; its offset stays. `name` is for messages. 0, INVALID or
  * NO_MEMORY. */
