@@ -67,8 +67,11 @@ struct chat_value chat_call_builtin(struct chat_context *context,
 	const struct chat_builtin *builtin, struct chat_value self,
 	const struct chat_list *positional, const struct chat_dict *keywords)
 {
-	struct chat_call call = {
-		.context = context, .self = self, .positional = positional, .keywords = keywords};
+	struct chat_call call = {.context = context,
+		.builtin = builtin,
+		.self = self,
+		.positional = positional,
+		.keywords = keywords};
 
 	if (!builtin->call)
 		chat_fail(context, MIMEO_E_UNSUPPORTED, "%s() of a '%s' is not supported",

@@ -45,7 +45,7 @@ static void chat_json_add_string(struct chat_json *json, const struct chat_strin
 	for (size_t at = 0; at < string->length; at += length) {
 		int32_t c = chat_string_at(string, at, &length);
 
-		if (c >= ' ' && c != '"' && c != '\\' && (c <= 0x7f || !json->style->ensure_ascii))
+		if (c >= ' ' && c != '"' && c != '\\' && (c < 0x7f || !json->style->ensure_ascii))
 			continue;
 		chat_text_add_part(json->text, string, start, at - start);
 		chat_json_add_escape(json, c, string->foreign && string->foreign[at]);
