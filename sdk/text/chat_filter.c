@@ -23,45 +23,103 @@ static _Noreturn void filter_refuse_name(
 		(int)(name.string->length < 40 ? name.string->length : 40), name.string->bytes);
 }
 
+/* An iterator whose items come from another one through a filter or a test. Nothing is computed
+ * before it is read. */
+struct filter_closure {
+	struct chat_iterator input;
+	struct chat_value attribute, absent; /* of chat_filter_key */
+	const struct chat_builtin *builtin;  /* the filter or test that is called, or NULL */
+	struct chat_list positional;         /* its arguments */
+	struct chat_dict keywords;
+	bool is_rejecting;
+};
+
+static struct chat_value filter_apply(
+	struct chat_context *context, const struct filter_closure *closure, struct chat_value item)
+{
+	struct chat_value key = chat_filter_key(context, item, closure->attribute, closure->absent);
+
+	if (!closure->builtin)
+		return key;
+	return chat_call_builtin(
+		context, closure->builtin, key, &closure->positional, &closure->keywords);
+}
+
+static bool filter_fetch_mapped(
+	struct chat_context *context, void *pointer, struct chat_value *ret_item)
+{
+	struct filter_closure *closure = pointer;
+	struct chat_value item;
+
+	if (!chat_next(context, &closure->input, &item))
+		return false;
+	*ret_item = filter_apply(context, closure, item);
+	return true;
+}
+
+static bool filter_fetch_selected(
+	struct chat_context *context, void *pointer, struct chat_value *ret_item)
+{
+	struct filter_closure *closure = pointer;
+	struct chat_value item;
+
+	while (chat_next(context, &closure->input, &item)) {
+		chat_charge(context, 1);
+		if (chat_truth(filter_apply(context, closure, item)) != closure->is_rejecting) {
+			*ret_item = item;
+			return true;
+		}
+	}
+	return false;
+}
+
+/* `n_used` positional arguments are not the builtin's. */
+static struct chat_value filter_iterator(const struct chat_call *call, size_t n_used,
+	bool (*fetch)(struct chat_context *, void *, struct chat_value *),
+	struct filter_closure **ret_closure)
+{
+	struct filter_closure *closure = CHAT_NEW(call->context, struct filter_closure);
+	struct chat_value result = chat_list_new(call->context, CHAT_ITERATOR);
+
+	closure->input.source = chat_list_new(call->context, CHAT_LIST);
+	if (chat_truth(call->self))
+		closure->input = chat_iterate(call->context, call->self);
+	closure->positional = filter_rest(call, n_used);
+	closure->keywords = *call->keywords;
+	result.foreign = call->self.foreign;
+	result.list->fetch = fetch;
+	result.list->closure = closure;
+	*ret_closure = closure;
+	return result;
+}
+
 /* map(attribute=..., default=...), or map(filter, arguments ...). */
 static struct chat_value filter_map(const struct chat_call *call)
 {
-	struct chat_value result = chat_list_new(call->context, CHAT_ITERATOR), item;
-	struct chat_value attribute = {.type = CHAT_MISSING}, absent = attribute;
-	const struct chat_builtin *filter = NULL;
-	const struct chat_value *found;
-	struct chat_iterator iterator;
-	struct chat_list rest = {0};
+	const struct chat_value *attribute =
+		chat_dict_find_name(call->context, call->keywords, "attribute");
+	const struct chat_value *absent =
+		chat_dict_find_name(call->context, call->keywords, "default");
+	struct filter_closure *closure;
+	struct chat_value result;
 
-	result.foreign = call->self.foreign;
-	if (!chat_truth(call->self))
-		return result;
-	found = chat_dict_find_name(call->context, call->keywords, "attribute");
-	if (!call->positional->n && found) {
-		attribute = *found;
-		found = chat_dict_find_name(call->context, call->keywords, "default");
-		if (found)
-			absent = *found;
-		if (call->keywords->n > (found ? 2 : 1))
-			chat_fail(call->context, MIMEO_E_INVALID, "map: unexpected argument");
-	} else if (!call->positional->n) {
+	if (!call->positional->n && !attribute)
 		chat_fail(call->context, MIMEO_E_INVALID, "map requires a filter argument");
-	} else {
+	result = filter_iterator(call, call->positional->n > 0, filter_fetch_mapped, &closure);
+	if (call->positional->n) {
 		struct chat_value name = call->positional->items[0];
 
 		if (name.type == CHAT_STRING)
-			filter = chat_find_filter(name.string);
-		if (!filter)
+			closure->builtin = chat_find_filter(name.string);
+		if (!closure->builtin)
 			filter_refuse_name(call, "filter", name);
-		rest = filter_rest(call, 1);
+		return result;
 	}
-	iterator = chat_iterate(call->context, call->self);
-	while (chat_next(call->context, &iterator, &item)) {
-		item = filter ? chat_call_builtin(
-					call->context, filter, item, &rest, call->keywords)
-			      : chat_filter_key(call->context, item, attribute, absent);
-		chat_list_add(call->context, result.list, item);
-	}
+	if (call->keywords->n > (absent ? 2 : 1))
+		chat_fail(call->context, MIMEO_E_INVALID, "map: unexpected argument");
+	closure->attribute = *attribute;
+	if (absent)
+		closure->absent = *absent;
 	return result;
 }
 
@@ -72,36 +130,23 @@ enum { REJECT = 1, BY_ATTRIBUTE = 2 };
 static struct chat_value filter_select(const struct chat_call *call)
 {
 	bool by_attribute = call->builtin->option & BY_ATTRIBUTE;
-	struct chat_value result = chat_list_new(call->context, CHAT_ITERATOR), item, key;
-	struct chat_value attribute = {.type = CHAT_MISSING}, missing = attribute;
-	const struct chat_builtin *test = NULL;
-	struct chat_iterator iterator;
-	struct chat_list rest = {0};
+	bool by_test = call->positional->n > by_attribute;
+	struct filter_closure *closure;
+	struct chat_value result;
 
-	result.foreign = call->self.foreign;
-	if (!chat_truth(call->self))
-		return result;
 	if (by_attribute && !call->positional->n)
 		chat_fail(call->context, MIMEO_E_INVALID, "Missing parameter for attribute name");
+	result = filter_iterator(call, by_attribute + by_test, filter_fetch_selected, &closure);
+	closure->is_rejecting = call->builtin->option & REJECT;
 	if (by_attribute)
-		attribute = call->positional->items[0];
-	if (call->positional->n > by_attribute) {
+		closure->attribute = call->positional->items[0];
+	if (by_test) {
 		struct chat_value name = call->positional->items[by_attribute];
 
 		if (name.type == CHAT_STRING)
-			test = chat_find_test(name.string);
-		if (!test)
+			closure->builtin = chat_find_test(name.string);
+		if (!closure->builtin)
 			filter_refuse_name(call, "test", name);
-		rest = filter_rest(call, by_attribute + 1u);
-	}
-	iterator = chat_iterate(call->context, call->self);
-	while (chat_next(call->context, &iterator, &item)) {
-		key = chat_filter_key(call->context, item, attribute, missing);
-		if (test)
-			key = chat_call_builtin(call->context, test, key, &rest, call->keywords);
-		chat_charge(call->context, 1);
-		if (chat_truth(key) != (call->builtin->option & REJECT))
-			chat_list_add(call->context, result.list, item);
 	}
 	return result;
 }

@@ -62,7 +62,7 @@ static struct chat_value filter_replace(const struct chat_call *call)
 
 static struct chat_value filter_indent(const struct chat_call *call)
 {
-	struct chat_value newline = chat_string_literal(call->context, "\n"), lines;
+	struct chat_value newline = chat_string_literal(call->context, "\n"), lines, result;
 	struct chat_text *indent = chat_text_new(call->context),
 			 *text = chat_text_new(call->context);
 	bool first = chat_argument_bool(call, 1, false), blank = chat_argument_bool(call, 2, false);
@@ -83,7 +83,9 @@ static struct chat_value filter_indent(const struct chat_call *call)
 			chat_text_add_string(text, chat_text_string(indent).string);
 		chat_text_add_string(text, line);
 	}
-	return chat_text_string(text);
+	result = chat_text_string(text);
+	result.is_markup = call->self.type == CHAT_STRING && call->self.is_markup;
+	return result;
 }
 
 static struct chat_value filter_format(const struct chat_call *call)

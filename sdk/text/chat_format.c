@@ -280,8 +280,10 @@ struct chat_value chat_format_percent(
 		struct format_spec spec = format_read_percent(&reader);
 		format_add_percent(text, spec, is_named ? value : format_next_value(&reader));
 	}
+	/* Python takes for a mapping what has an operator [] */
 	if (reader.n_used < reader.positional->n && values.type != CHAT_DICT &&
-		values.type != CHAT_LIST)
+		values.type != CHAT_LIST && values.type != CHAT_RANGE &&
+		values.type != CHAT_UNDEFINED)
 		chat_fail(context, MIMEO_E_INVALID,
 			"not all arguments converted during string formatting");
 	return chat_text_string(text);

@@ -90,7 +90,8 @@ const struct chat_builtin *chat_find_method(
 		return chat_find_builtin(dict_methods, LENGTH(dict_methods), name);
 	case CHAT_LIST:
 		return chat_find_builtin(list_methods, LENGTH(list_methods), name);
-	case CHAT_TUPLE: /* which has no copy() */
+	case CHAT_TUPLE: /* which has no copy(), like a range */
+	case CHAT_RANGE:
 		return chat_find_builtin(list_methods, LENGTH(list_methods) - 1, name);
 	default:
 		return NULL;

@@ -4,6 +4,7 @@
 #include "sdk/text/chat_format.h"
 #include "sdk/text/chat_method.h"
 #include "sdk/text/chat_operator.h"
+#include "sdk/text/chat_print.h"
 #include "sdk/text/chat_unicode.h"
 
 static struct chat_value string_like(struct chat_value string, struct chat_value like)
@@ -98,13 +99,14 @@ struct chat_value chat_replace(struct chat_context *context, const struct chat_s
 
 static struct chat_value string_replace(const struct chat_call *call)
 {
-	struct chat_value new = {.type = CHAT_STRING,
-		.string = (struct chat_string *)(uintptr_t)string_argument(call, 1)};
+	const struct chat_string *new =
+		call->self.is_markup ? chat_escape(call->context,
+					       chat_soft_str(call->context, call->arguments[1]))
+					       .string
+				     : string_argument(call, 1);
 
-	if (call->self.is_markup)
-		new = chat_escape(call->context, call->arguments[1]);
 	return string_like(chat_replace(call->context, call->self.string, string_argument(call, 0),
-				   new.string, chat_argument_integer(call, 2, -1)),
+				   new, chat_argument_integer(call, 2, -1)),
 		call->self);
 }
 

@@ -58,6 +58,8 @@ static double chat_floor_divide(enum chat_operator op, double a, double b)
 static struct chat_value chat_float_arithmetic(
 	struct chat_context *context, enum chat_operator op, double a, double b)
 {
+	double power;
+
 	if (op >= CHAT_DIVIDE && op <= CHAT_MODULO && b == 0)
 		chat_fail(context, MIMEO_E_INVALID, "division by zero");
 	switch (op) {
@@ -75,7 +77,10 @@ static struct chat_value chat_float_arithmetic(
 		if (a < 0 && b != floor(b))
 			chat_fail(
 				context, MIMEO_E_UNSUPPORTED, "complex numbers are not supported");
-		return chat_float(pow(a, b));
+		power = pow(a, b);
+		if (isinf(power) && isfinite(a) && isfinite(b))
+			chat_fail(context, MIMEO_E_INVALID, "the result of ** is too large");
+		return chat_float(power);
 	default:
 		return chat_float(chat_floor_divide(op, a, b));
 	}
@@ -238,7 +243,7 @@ struct chat_value chat_arithmetic(struct chat_context *context, enum chat_operat
 		return chat_repeat(context, a, chat_integer(context, b, "operand"));
 	if (op == CHAT_MULTIPLY && chat_can_repeat(b, a))
 		return chat_repeat(context, b, chat_integer(context, a, "operand"));
-	if (op == CHAT_MODULO && a.type == CHAT_STRING && b.type != CHAT_UNDEFINED)
+	if (op == CHAT_MODULO && a.type == CHAT_STRING)
 		return chat_format_percent(context, a, b);
 	chat_refuse_operands(context, op, a, b);
 }

@@ -58,12 +58,25 @@ static void parser_check_known(struct parser *parser, struct chat_node *node)
 	parser->unknown = node;
 }
 
+/* The name of a filter or a test, which may have points. */
+static struct chat_value parse_dotted_name(struct parser *parser)
+{
+	struct chat_token name = *parser_expect_name(parser);
+
+	while (parser_skip(parser, ".")) {
+		const struct chat_token *part = parser_expect_name(parser);
+
+		name.length = (size_t)(part->bytes - name.bytes) + part->length;
+	}
+	return parser_token_string(parser, &name);
+}
+
 struct chat_node *parse_filters(struct parser *parser, struct chat_node *input, bool is_inline)
 {
 	while (is_inline || parser_skip(parser, "|")) {
 		struct chat_node *node = parser_node_of(parser, CHAT_NODE_FILTER, input, NULL);
 
-		node->value = parser_token_string(parser, parser_expect_name(parser));
+		node->value = parse_dotted_name(parser);
 		node->builtin = chat_find_filter(node->value.string);
 		parser_check_known(parser, node);
 		if (parser_is(parser, "("))
@@ -109,7 +122,7 @@ static struct chat_node *parse_test(struct parser *parser, struct chat_node *inp
 	bool is_negated = parser_skip(parser, "not");
 	struct chat_node *node = parser_node_of(parser, CHAT_NODE_TEST, input, NULL);
 
-	node->value = parser_token_string(parser, parser_expect_name(parser));
+	node->value = parse_dotted_name(parser);
 	node->builtin = chat_find_test(node->value.string);
 	parser_check_known(parser, node);
 	if (parser_is(parser, "(")) {

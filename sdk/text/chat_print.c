@@ -181,7 +181,7 @@ static void chat_print_value(struct chat_text *text, struct chat_value value)
 		chat_print_pairs(text, value);
 		break;
 	case CHAT_NAMESPACE:
-		chat_text_add_literal(text, "<TemplateNamespace ", false);
+		chat_text_add_literal(text, "<Namespace ", false);
 		chat_print_pairs(text, value);
 		chat_text_add_literal(text, ">", false);
 		break;

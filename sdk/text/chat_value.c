@@ -179,6 +179,14 @@ bool chat_next(
 
 	if (source.type == CHAT_UNDEFINED)
 		return false;
+	if (source.type == CHAT_ITERATOR && source.list->fetch) {
+		bool found;
+
+		chat_enter(context);
+		found = source.list->fetch(context, source.list->closure, ret_item);
+		chat_leave(context);
+		return found;
+	}
 	if (source.type == CHAT_STRING) {
 		if (*at == source.string->length)
 			return false;

@@ -69,8 +69,13 @@ struct chat_string {
 struct chat_list {
 	struct chat_value *items; /* [n] */
 	size_t n, capacity;
-	size_t n_read; /* of an ITERATOR */
 	bool is_group; /* a TUPLE of groupby, with the attributes "grouper" and "list" */
+	/* of an ITERATOR */
+	size_t n_read;
+	bool (*fetch)(struct chat_context *context, void *closure,
+		struct chat_value
+			*ret_item); /* computes the next item; NULL: take it from `items` */
+	void *closure;
 };
 
 /* Why a value is undefined: there is no variable `name`, or no `name` in an object. */
