@@ -18,9 +18,9 @@ struct chat_value chat_dict_new(struct chat_context *context)
 /* long double holds every int64_t and every double. */
 static long double chat_number_value(struct chat_value value)
 {
-	return value.type == CHAT_FLOAT ? value.real
-	       : value.type == CHAT_INT ? value.integer
-					: value.boolean;
+	if (value.type == CHAT_FLOAT)
+		return value.real;
+	return value.type == CHAT_INT ? (long double)value.integer : (long double)value.boolean;
 }
 
 int chat_number_order(struct chat_value a, struct chat_value b)

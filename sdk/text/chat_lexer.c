@@ -128,8 +128,10 @@ static void lexer_skip_comment(struct lexer *lexer)
 
 	while (at < lexer->length && !lexer_is(lexer, at, "#}"))
 		at++;
-	if (at == lexer->length)
+	if (at == lexer->length && at > lexer->at)
 		chat_fail(lexer->context, MIMEO_E_UNSUPPORTED, "a comment has no end");
+	if (at == lexer->length)
+		return; /* for Jinja, an empty one has */
 	lexer_advance(lexer, lexer_tag_end(lexer, at, at > lexer->at ? lexer->source[at - 1] : 0));
 }
 
@@ -166,7 +168,8 @@ static void lexer_read_raw(struct lexer *lexer)
 		lexer_advance(lexer, lexer_tag_end(lexer, end, end_sign));
 		return;
 	}
-	chat_fail(lexer->context, MIMEO_E_UNSUPPORTED, "a raw block has no end");
+	if (lexer->at < lexer->length)
+		chat_fail(lexer->context, MIMEO_E_UNSUPPORTED, "a raw block has no end");
 }
 
 /* ---- tokens within tags ---- */
