@@ -18,6 +18,15 @@ struct chat_scope *chat_scope_new(struct chat_run *run, struct chat_scope *paren
 	return scope;
 }
 
+struct chat_scope *chat_scope_renew(struct chat_run *run, struct chat_scope *scope)
+{
+	if (scope->is_captured)
+		return chat_scope_new(run, scope->parent);
+	for (struct chat_binding *binding = scope->bindings; binding; binding = binding->next)
+		binding->value.type = CHAT_MISSING;
+	return scope;
+}
+
 void chat_scope_set(
 	struct chat_run *run, struct chat_scope *scope, uint32_t symbol, struct chat_value value)
 {
@@ -40,7 +49,7 @@ struct chat_value chat_scope_get(
 {
 	for (; scope; scope = scope->parent) {
 		for (const struct chat_binding *b = scope->bindings; b; b = b->next) {
-			if (b->symbol == symbol)
+			if (b->symbol == symbol && b->value.type != CHAT_MISSING)
 				return b->value;
 		}
 	}
@@ -104,26 +113,26 @@ struct chat_value chat_evaluate_call(struct chat_run *run, struct chat_scope *sc
 	const struct chat_node *node, struct chat_value caller)
 {
 	struct chat_value callee = chat_evaluate(run, scope, node->a);
-	struct arguments *arguments = CHAT_NEW(&run->context, struct arguments);
+	struct arguments arguments;
 
-	expression_arguments(run, scope, node->b, arguments);
+	expression_arguments(run, scope, node->b, &arguments);
 	if (caller.type != CHAT_MISSING)
 		expression_add_keyword(
-			run, arguments, run->tree->symbols[CHAT_SYMBOL_CALLER], caller);
+			run, &arguments, run->tree->symbols[CHAT_SYMBOL_CALLER], caller);
 	run->context.line = node->line;
 	switch (callee.type) {
 	case CHAT_FUNCTION:
 		return chat_call_builtin(&run->context, callee.function, callee,
-			&arguments->positional, &arguments->keywords);
+			&arguments.positional, &arguments.keywords);
 	case CHAT_METHOD:
 		return chat_call_builtin(&run->context, callee.method->builtin,
-			callee.method->object, &arguments->positional, &arguments->keywords);
+			callee.method->object, &arguments.positional, &arguments.keywords);
 	case CHAT_MACRO:
 		return callee.macro->call(
-			run, callee.macro, &arguments->positional, &arguments->keywords);
+			run, callee.macro, &arguments.positional, &arguments.keywords);
 	case CHAT_LOOP:
-		if (callee.loop->recurse && arguments->positional.n == 1 && !arguments->keywords.n)
-			return callee.loop->recurse(callee.loop, arguments->positional.items[0]);
+		if (callee.loop->recurse && arguments.positional.n == 1 && !arguments.keywords.n)
+			return callee.loop->recurse(callee.loop, arguments.positional.items[0]);
 		chat_fail(&run->context, MIMEO_E_INVALID,
 			"loop() takes one argument, and its loop must be recursive");
 	case CHAT_UNDEFINED:

@@ -214,8 +214,8 @@ static struct chat_value filter_int(const struct chat_call *call)
 		absent = chat_int(0);
 	if (!number_is_convertible(call))
 		return absent;
-	result.foreign = call->self.foreign ||
-			 (call->self.type == CHAT_STRING && call->self.string->foreign);
+	result.foreign = call->self.type == CHAT_STRING ? chat_string_is_foreign(call->self.string)
+							: call->self.foreign;
 	if (call->self.type == CHAT_INT || call->self.type == CHAT_BOOL) {
 		result.integer = chat_integer(call->context, call->self, "int");
 		return result;
@@ -251,7 +251,7 @@ static struct chat_value filter_float(const struct chat_call *call)
 	if (call->self.type == CHAT_FLOAT) {
 		result = call->self;
 	} else if (call->self.type == CHAT_STRING) {
-		result.foreign = call->self.string->foreign;
+		result.foreign = chat_string_is_foreign(call->self.string);
 		if (!number_read_float(call, &result.real))
 			return absent;
 	} else {

@@ -70,19 +70,29 @@ static const char *chat_json_number(struct chat_value value, char number[CHAT_FL
 	return number;
 }
 
+/* Punctuation is foreign if it is that of a foreign value. */
+static void chat_json_add_punctuation(
+	struct chat_json *json, const struct chat_string *string, bool foreign)
+{
+	if (foreign)
+		chat_text_add(json->text, string->bytes, string->length, true);
+	else
+		chat_text_add_string(json->text, string);
+}
+
 static void chat_json_add_line(struct chat_json *json, bool foreign)
 {
 	if (!json->style->is_indented)
 		return;
 	chat_text_add_literal(json->text, "\n", foreign);
 	for (size_t i = 0; i < json->level; i++)
-		chat_text_add_string(json->text, json->style->indent.string);
+		chat_json_add_punctuation(json, json->style->indent.string, foreign);
 }
 
 static void chat_json_add_separator(struct chat_json *json, size_t i, bool foreign)
 {
 	if (i)
-		chat_text_add_string(json->text, json->style->item_separator.string);
+		chat_json_add_punctuation(json, json->style->item_separator.string, foreign);
 	chat_json_add_line(json, foreign);
 }
 
@@ -129,7 +139,7 @@ static void chat_json_add_dict(struct chat_json *json, struct chat_value value)
 	for (size_t i = 0; i < keys->n; i++) {
 		chat_json_add_separator(json, i, value.foreign);
 		chat_json_add_key(json, keys->items[i]);
-		chat_text_add_string(json->text, json->style->key_separator.string);
+		chat_json_add_punctuation(json, json->style->key_separator.string, value.foreign);
 		chat_json_add_value(json, *chat_dict_find(context, value.dict, keys->items[i]));
 	}
 	json->level--;

@@ -22,7 +22,8 @@ struct chat_binding {
 
 struct chat_scope {
 	struct chat_scope *parent;
-	struct chat_binding *bindings;
+	struct chat_binding *bindings; /* a value that is MISSING: not set */
+	bool is_captured;              /* a macro refers to it */
 };
 
 struct chat_run {
@@ -41,6 +42,8 @@ struct chat_macro {
 };
 
 struct chat_scope *chat_scope_new(struct chat_run *run, struct chat_scope *parent);
+/* A scope for the next turn of a loop: the same one, emptied, unless it is captured. */
+struct chat_scope *chat_scope_renew(struct chat_run *run, struct chat_scope *scope);
 void chat_scope_set(
 	struct chat_run *run, struct chat_scope *scope, uint32_t symbol, struct chat_value value);
 struct chat_value chat_scope_get(

@@ -101,16 +101,17 @@ static enum flow statement_set_block(
 struct loop_owner {
 	struct chat_run *run;
 	struct chat_scope *scope; /* around the loop */
+	struct chat_scope *test;  /* of the items that are tested */
 	const struct chat_node *node;
 };
 
 static bool statement_accepts(struct chat_loop *loop, struct chat_value item)
 {
-	const struct loop_owner *owner = loop->owner;
-	struct chat_scope *scope = chat_scope_new(owner->run, owner->scope);
+	struct loop_owner *owner = loop->owner;
 
-	statement_assign(owner->run, scope, owner->node->a, item);
-	return chat_truth(chat_evaluate(owner->run, scope, owner->node->e));
+	owner->test = chat_scope_renew(owner->run, owner->test);
+	statement_assign(owner->run, owner->test, owner->node->a, item);
+	return chat_truth(chat_evaluate(owner->run, owner->test, owner->node->e));
 }
 
 static struct chat_value statement_recurse(struct chat_loop *loop, struct chat_value iterable);
@@ -120,10 +121,11 @@ static enum flow statement_loop(struct chat_run *run, struct chat_scope *scope,
 {
 	struct chat_loop *loop = CHAT_NEW(&run->context, struct chat_loop);
 	struct loop_owner *owner = CHAT_NEW(&run->context, struct loop_owner);
+	struct chat_scope *turn = chat_scope_new(run, scope);
 	struct chat_value item, variable = {.type = CHAT_LOOP, .loop = loop};
 	bool completed = false; /* a turn without a jump, which is what Jinja's else goes by */
 
-	*owner = (struct loop_owner){run, scope, node};
+	*owner = (struct loop_owner){run, scope, chat_scope_new(run, scope), node};
 	loop->iterator = chat_iterate(&run->context, iterable);
 	loop->accepts = node->e ? statement_accepts : NULL;
 	loop->recurse = node->flag ? statement_recurse : NULL;
@@ -132,9 +134,9 @@ static enum flow statement_loop(struct chat_run *run, struct chat_scope *scope,
 	loop->n = -1;
 	loop->depth = depth;
 	while (chat_loop_next(&run->context, loop, &item)) {
-		struct chat_scope *turn = chat_scope_new(run, scope);
 		enum flow flow;
 
+		turn = chat_scope_renew(run, turn);
 		chat_scope_set(run, turn, CHAT_SYMBOL_LOOP, variable);
 		statement_assign(run, turn, node->a, item);
 		flow = statement_run(run, turn, node->c);
@@ -261,6 +263,8 @@ static struct chat_value macro_new(
 		.type = CHAT_MACRO, .macro = CHAT_NEW(&run->context, struct chat_macro)};
 
 	*value.macro = (struct chat_macro){node, scope, macro_call};
+	for (; scope && !scope->is_captured; scope = scope->parent)
+		scope->is_captured = true;
 	return value;
 }
 

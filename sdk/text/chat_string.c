@@ -221,6 +221,11 @@ int32_t chat_string_at(const struct chat_string *string, size_t offset, size_t *
 	return character;
 }
 
+bool chat_string_is_foreign(const struct chat_string *string)
+{
+	return string->foreign && memchr(string->foreign, 1, string->length);
+}
+
 bool chat_string_is(const struct chat_string *string, const char *terminated)
 {
 	return string->length == strlen(terminated) &&

@@ -54,6 +54,8 @@ size_t chat_string_offset(struct chat_context *context, struct chat_string *stri
 /* Decode the character at byte `offset` < length. */
 int32_t chat_string_at(const struct chat_string *string, size_t offset, size_t *ret_length);
 
+/* Whether any byte is foreign. */
+bool chat_string_is_foreign(const struct chat_string *string);
 bool chat_string_is(const struct chat_string *string, const char *terminated);
 int chat_string_compare(
 	struct chat_context *context, const struct chat_string *a, const struct chat_string *b);

@@ -9,7 +9,8 @@
 #include "sdk/text/chat_template.h"
 #include "sdk/text/chat_unicode.h"
 
-#define ROLE_MAX 32 /* bytes of a role that is trusted */
+#define ROLE_MAX 32   /* bytes of a role that is trusted */
+#define ONES_MIN 4096 /* bytes */
 
 struct chat_template {
 	struct chat_context context; /* owns the tree */
@@ -75,7 +76,7 @@ static struct chat_value convert_string(
 	struct converter *converter, const char *bytes, size_t length)
 {
 	if (converter->foreign && length > converter->n_ones) {
-		size_t n = 2 * length;
+		size_t n = length < ONES_MIN ? ONES_MIN : length;
 		uint8_t *ones = chat_alloc(converter->context, n);
 
 		memset(ones, 1, n);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * chat_render TEMPLATE [TOKENIZER_CONFIG]: render a chat for each line of stdin, which is a request as in <mimeo/text.h>.
- * If TEMPLATE is "-", "chat_template" in the request is the text of its template.
- * Prints a JSON object for each: "text" and "foreign" (a 0 or a 1 for each byte of the text), or "status" and "message".
+ * chat_render TEMPLATE [TOKENIZER_CONFIG]: render a chat for each line of stdin, which is a request
+ * as in <mimeo/text.h>. If TEMPLATE is "-", "chat_template" in the request is the text of its
+ * template. Prints a JSON object for each: "text" and "foreign" (a 0 or a 1 for each byte of the
+ * text), or "status" and "message".
  */
 
 #include <err.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Each claim of chat_cases.json is a test: what Jinja makes of its templates, Mimeo makes, too. make_chat_cases.py writes
- * that file.
+ * Each claim of chat_cases.json is a test: what Jinja makes of its templates, Mimeo makes, too.
+ * make_chat_cases.py writes that file.
  */
 
 #include <setjmp.h>
@@ -29,8 +29,8 @@ static int render(const char *source, char **ret_text)
 	char message[512];
 	uint8_t *foreign;
 	size_t length;
-	int status = chat_template_new(
-		&chat_template, source, strlen(source), message, sizeof(message));
+	int status =
+		chat_template_new(&chat_template, source, strlen(source), message, sizeof(message));
 
 	if (!status) {
 		status = chat_template_render(chat_template, trusted, variables, ret_text, &foreign,
@@ -68,7 +68,7 @@ static void test_claim(void **state)
 	const json_t *entry;
 	size_t i;
 
-	json_array_foreach (json_object_get(json_object_get(cases, "claims"), *state), i, entry)
+	json_array_foreach(json_object_get(json_object_get(cases, "claims"), *state), i, entry)
 		check_case(entry);
 	assert_true(i > 0);
 }
@@ -84,10 +84,11 @@ int main(void)
 
 	snprintf(path, sizeof(path), "%s/tests/text/chat_cases.json", getenv("MIMEO_SOURCE"));
 	cases = json_load_file(path, 0, NULL);
-	json_object_foreach (json_object_get(cases, "claims"), claim, entries) {
+	json_object_foreach(json_object_get(cases, "claims"), claim, entries)
+	{
 		if (n < sizeof(tests) / sizeof(tests[0]))
-			tests[n++] = (struct CMUnitTest){claim, test_claim, NULL, NULL,
-				(void *)(uintptr_t)claim};
+			tests[n++] = (struct CMUnitTest){
+				claim, test_claim, NULL, NULL, (void *)(uintptr_t)claim};
 	}
 	if (!n)
 		return 1;
