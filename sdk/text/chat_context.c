@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include <assert.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <utf8proc.h>
 
 #include "sdk/text/chat_context.h"
 
@@ -42,27 +45,30 @@ void chat_context_deinit(struct chat_context *context)
 
 /* ---- errors ---- */
 
-static void chat_message_cut(char *message, size_t size)
+/* Replace bytes that are no character, which come from names that were cut; at the end of a cut
+ * message, drop them. */
+static void chat_message_repair(char *message, bool is_cut)
 {
-	size_t length = strnlen(message, size);
-	size_t start = length;
+	utf8proc_int32_t character;
 
-	while (start && (message[start - 1] & 0xc0) == 0x80)
-		start--;
-	if (!start || !(message[start - 1] & 0x80))
-		return;
-	unsigned char lead = (unsigned char)message[start - 1];
-	size_t needed = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;
-	if (length - start < needed)
-		message[start - 1] = 0;
+	while (*message) {
+		utf8proc_ssize_t n =
+			utf8proc_iterate((const utf8proc_uint8_t *)message, -1, &character);
+
+		if (n > 0)
+			message += n;
+		else if (is_cut && strlen(message) < 4)
+			*message = 0;
+		else
+			*message++ = '?';
+	}
 }
 
 static void chat_message_format(char *message, size_t size, const char *format, va_list arguments)
 {
 	if (!size)
 		return;
-	if ((size_t)vsnprintf(message, size, format, arguments) >= size)
-		chat_message_cut(message, size);
+	chat_message_repair(message, (size_t)vsnprintf(message, size, format, arguments) >= size);
 }
 
 void chat_message(char *message, size_t size, const char *format, ...)

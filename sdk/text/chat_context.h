@@ -24,8 +24,10 @@
 
 #define CHAT_SOURCE_MAX (1u << 20)   /* bytes of a template */
 #define CHAT_MEMORY_MAX (1ull << 30) /* bytes that a parse or a render allocates */
-#define CHAT_STEPS_MAX                                                                             \
-	(1ull << 26)          /* nodes that a render evaluates, and what is charged for its data */
+/* Nodes that a render evaluates, and what is charged for its data. Fuzzing sets fewer. */
+#ifndef CHAT_STEPS_MAX
+#define CHAT_STEPS_MAX (1ull << 26)
+#endif
 #define CHAT_STEP_BYTES 16    /* bytes copied, compared or searched that count as one step */
 #define CHAT_DEPTH_MAX 800    /* nested constructs, calls and values */
 #define CHAT_RANGE_MAX 100000 /* items of a range(), as in Jinja's sandbox */

@@ -9,8 +9,11 @@
 /* The arguments from `from` on. */
 static struct chat_list filter_rest(const struct chat_call *call, size_t from)
 {
-	return (struct chat_list){
-		.items = call->positional->items + from, .n = call->positional->n - from};
+	struct chat_list rest = {.n = call->positional->n - from};
+
+	if (rest.n)
+		rest.items = call->positional->items + from;
+	return rest;
 }
 
 static _Noreturn void filter_refuse_name(
