@@ -333,6 +333,7 @@ const struct chat_builtin chat_text_filters[] = {
 	{"round", filter_round, "precision, method", 0},
 	{"safe", filter_safe, "", 0},
 	{"string", filter_string, "", 0},
+	{"title", filter_case, "", 0, CHAT_WORDS},
 	{"tojson", filter_tojson, "ensure_ascii, indent, separators, sort_keys", 0},
 	{"trim", filter_trim, "chars", 0},
 	{"upper", filter_case, "", 0, CHAT_UPPER},

@@ -387,7 +387,7 @@ static struct chat_value string_has_case(const struct chat_call *call)
 	return chat_bool(chat_has_case(call->self.string, call->builtin->option));
 }
 
-enum { ALPHA = 1, DIGIT = 2, SPACE = 4 };
+enum { ALPHA = 1, DIGIT = 2, SPACE = 4, NUMERIC = 8 };
 
 /* Whether there are characters and all are of the classes in the option. */
 static struct chat_value string_is(const struct chat_call *call)
@@ -402,6 +402,7 @@ static struct chat_value string_is(const struct chat_call *call)
 
 		if (!(classes & ALPHA && chat_is_alpha(c)) &&
 			!(classes & DIGIT && chat_is_digit(c)) &&
+			!(classes & NUMERIC && chat_is_numeric(c)) &&
 			!(classes & SPACE && chat_is_space(c)))
 			return chat_bool(false);
 	}
@@ -415,10 +416,11 @@ const struct chat_builtin chat_string_methods[] = {
 	{"find", string_find, "sub, start, end", 1},
 	{"format", string_format, NULL, 0},
 	{"index", string_find, "sub, start, end", 1, NEEDED},
-	{"isalnum", string_is, "", 0, ALPHA | DIGIT},
+	{"isalnum", string_is, "", 0, ALPHA | NUMERIC},
 	{"isalpha", string_is, "", 0, ALPHA},
 	{"isdecimal", string_is, "", 0, DIGIT},
 	{"isdigit", string_is, "", 0, DIGIT},
+	{"isnumeric", string_is, "", 0, NUMERIC},
 	{"islower", string_has_case, "", 0, false},
 	{"isspace", string_is, "", 0, SPACE},
 	{"isupper", string_has_case, "", 0, true},
@@ -448,7 +450,6 @@ const struct chat_builtin chat_string_methods[] = {
 	{"format_map"},
 	{"isascii"},
 	{"isidentifier"},
-	{"isnumeric"},
 	{"isprintable"},
 	{"istitle"},
 	{"ljust"},

@@ -33,14 +33,14 @@ int chat_template_new(struct chat_template **ret_template, const char *source, s
 		return MIMEO_E_UNSUPPORTED;
 	}
 	new = calloc(1, sizeof(*new));
-	if (!new)
-		return MIMEO_E_NO_MEMORY;
-	chat_context_init(&new->context, message, size);
-	new->locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-	if (!new->locale) {
+	if (new)
+		new->locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+	if (!new || !new->locale) {
 		free(new);
+		chat_message(message, size, "no memory for the chat template");
 		return MIMEO_E_NO_MEMORY;
 	}
+	chat_context_init(&new->context, message, size);
 	outer = uselocale(new->locale);
 	if (!setjmp(new->context.unwind))
 		new->tree = chat_parse(&new->context, source, length);

@@ -67,6 +67,13 @@ bool chat_is_digit(int32_t c)
 	return utf8proc_category(c) == UTF8PROC_CATEGORY_ND;
 }
 
+bool chat_is_numeric(int32_t c)
+{
+	utf8proc_category_t category = utf8proc_category(c);
+
+	return category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO;
+}
+
 static bool chat_is_cased(int32_t c)
 {
 	utf8proc_category_t category = utf8proc_category(c);
@@ -172,17 +179,21 @@ static void chat_add_upper(struct chat_text *text, int32_t c, bool foreign)
 		chat_text_add_character(text, upper[i], foreign);
 }
 
+/* Greek letters with an iota below have a title case of one character; ligatures become a capital
+ * and small letters. */
 static void chat_add_title(struct chat_text *text, int32_t c, bool foreign)
 {
 	int32_t upper[3];
 
-	if (c < 0x80 || utf8proc_totitle(c) != c || !chat_find_long_upper(c, upper)) {
+	if (c < 0x80 || (c >= GREEK_IOTA && c < 0x2000 && utf8proc_totitle(c) != c) ||
+		utf8proc_category(c) == UTF8PROC_CATEGORY_LT || !chat_find_long_upper(c, upper)) {
 		chat_text_add_character(text, utf8proc_totitle(c), foreign);
 		return;
 	}
 	chat_text_add_character(text, upper[0], foreign);
 	for (int i = 1; i < 3 && upper[i]; i++)
-		chat_text_add_character(text, utf8proc_tolower(upper[i]), foreign);
+		chat_text_add_character(text,
+			chat_is_cased(upper[0]) ? utf8proc_tolower(upper[i]) : upper[i], foreign);
 }
 
 static void chat_add_lower(struct chat_text *text, int32_t c, bool foreign)
@@ -192,6 +203,19 @@ static void chat_add_lower(struct chat_text *text, int32_t c, bool foreign)
 		c = DOT_ABOVE;
 	}
 	chat_text_add_character(text, utf8proc_tolower(c), foreign);
+}
+
+static bool chat_is_word_start(const struct chat_string *string, size_t at)
+{
+	size_t length, before = at;
+
+	if (!at)
+		return true;
+	do
+		before--;
+	while ((string->bytes[before] & 0xc0) == 0x80);
+	return memchr("-({[<", string->bytes[before], 5) ||
+	       chat_is_space(chat_string_at(string, before, &length));
 }
 
 struct chat_value chat_change_case(
@@ -206,9 +230,9 @@ struct chat_value chat_change_case(
 		int32_t c = chat_string_at(string, at, &length);
 		bool foreign = string->foreign && string->foreign[at];
 
-		if (to == CHAT_UPPER)
+		if (to == CHAT_UPPER || (to == CHAT_WORDS && chat_is_word_start(string, at)))
 			chat_add_upper(text, c, foreign);
-		else if (to == CHAT_CAPITALIZE ? !at : to == CHAT_TITLE && !behind_letter)
+		else if ((to == CHAT_CAPITALIZE && !at) || (to == CHAT_TITLE && !behind_letter))
 			chat_add_title(text, c, foreign);
 		else if (c == SIGMA && chat_is_final_sigma(string, at, behind_letter))
 			chat_text_add_character(text, FINAL_SIGMA, foreign);

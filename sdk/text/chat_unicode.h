@@ -10,13 +10,17 @@ bool chat_is_space(int32_t character);
 bool chat_is_line_end(int32_t character); /* of splitlines() */
 bool chat_is_printable(int32_t character);
 bool chat_is_alpha(int32_t character);
-bool chat_is_digit(int32_t character); /* with a decimal value */
+bool chat_is_digit(int32_t character);   /* with a decimal value */
+bool chat_is_numeric(int32_t character); /* with any value */
 
 enum chat_case {
 	CHAT_UPPER,
 	CHAT_LOWER,
 	CHAT_CAPITALIZE, /* the first character in title case, the others lower */
-	CHAT_TITLE, /* the first letter of each run of letters in title case, the others lower */
+	CHAT_TITLE, /* Python: the first letter of each run of letters in title case, the others
+		       lower */
+	CHAT_WORDS, /* Jinja: what stands behind white space, a hyphen or an opening bracket upper,
+		       the rest lower */
 };
 
 struct chat_value chat_change_case(

@@ -116,7 +116,7 @@ CLAIMS = {
 		"{{ 'abc'.find('c') }} {{ 'abc'.find('x') }} {{ 'abcabc'.rfind('b') }} {{ 'üüab'.find('a') }} {{ 'abcabc'.find('b', 2) }} {{ 'aXa'.count('a') }} {{ 'abc'.index('c') }}", "{{ 'abc'.index('x') }}",
 		"{{ 'abc'.startswith('ab') }} {{ 'abc'.endswith(('x', 'c')) }} {{ 'abc'.startswith('b', 1) }} {{ 'a.b.c'.partition('.') }} {{ 'a.b.c'.rpartition('.') }} {{ 'ab'.partition('x') }}",
 		"{{ 'abc'.removeprefix('a').removesuffix('c') }} {{ '-'.join(['a', 'b']) }} {{ '12'.isdigit() }} {{ 'aß'.isalpha() }} {{ ' '.isspace() }} {{ ''.isspace() }} {{ 'Ab'.isupper() }}", "{{ ','.join([1]) }}"],
-	"case follows Unicode": ["{{ 'Straße ŉ ﬁ ᾳ ΐ'.upper() }} {{ greek.lower() }} {{ 'İI'.lower() }} {{ \"they're bill's\".title() }} {{ 'éCOLE ßa'.capitalize() }} {{ 'ǆ ǅ'.title() }}"],
+	"case follows Unicode": ["{{ 'Straße ŉ ﬁ ᾳ ΐ'.upper() }} {{ greek.lower() }} {{ 'İI'.lower() }} {{ \"they're bill's\".title() }} {{ 'éCOLE ßa'.capitalize() }} {{ 'ǆ ǅ ŉa ﬁx ᾳx'.title() }}"],
 	"format and % fill in values": [
 		"{{ '{} {}'.format(1, 'a') }} {{ '{1}{0}{{}}'.format('a', none) }} {{ '{x!r:>5}|{y:<4}|{z:^5}|'.format(x='a', y='b', z='c') }} {{ '{:05d} {:.2f} {:x} {:+d}'.format(42, 3.14159, 255, 7) }}",
 		"{{ '%s and %r' % ('a', 'b') }} {{ '%d%%' % 5 }} {{ '%5.1f|%-5s|%05d' % (2.25, 'x', 42) }} {{ '%(a)s' % {'a': 1} }} {{ '%s' % none }}", "{{ '%s' | format('a') }} {{ '%(x)s' | format(x=1) }}",
@@ -129,7 +129,8 @@ CLAIMS = {
 		"{{ quoted | tojson }}", "{{ range(2) | tojson }}", "{{ undefined_name | tojson }}", "{{ namespace() | tojson }}", "{{ {(1, 2): 3} | tojson }}"],
 	"filters of text": [
 		"[{{ text | trim }}] [{{ 'xax' | trim('x') }}] {{ 'a' | upper }}{{ 'B' | lower }}{{ 'aB' | capitalize }}{{ 5 | string + 'x' }}{{ 'aXbX' | replace('X', 1) }}{{ 'aaa' | replace('a', 'b', 1) }}",
-		"{{ 'a\nb\n\nc' | indent }}|{{ 'a\nb\n\nc' | indent(2, true, true) }}|{{ 'a\nb' | indent('> ', first=true) }}|{{ 'a\n' | indent }}|", "{{ quoted | e }} {{ none | upper }} {{ 1.5 | trim }}"],
+		"{{ 'a\nb\n\nc' | indent }}|{{ 'a\nb\n\nc' | indent(2, true, true) }}|{{ 'a\nb' | indent('> ', first=true) }}|{{ 'a\n' | indent }}|", "{{ quoted | e }} {{ none | upper }} {{ 1.5 | trim }}",
+		"{{ \"a-b (c) they're [x] <y> éCOLE\" | title }} {{ 'system' | title }}"],
 	"what is safe escapes what is added to it": [
 		"{{ 'a<' | safe + quoted }}|{{ quoted + 'a<' | safe }}|{{ ('a<' | safe) ~ quoted }}|{{ ('<' | safe).upper() + '<' }}|{{ ('<a' | safe)[1:] + '<' }}|{{ '<' | safe | tojson + '<' }}|{{ '<' | e | e }}|{{ ['<' | safe] }}",
 		"{{ ('<%s>' | safe).replace('%s', '&') }} {{ ('<' | safe) * 2 + '<' }} {{ ('a<b' | safe).split('<') | join('<') + '<' }} {{ '<' | safe is escaped }} {{ '<' | safe | trim + '&' }}"],
