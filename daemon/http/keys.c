@@ -123,7 +123,7 @@ static int keys_read(FILE *file, const char *path, struct keys *keys, char *mess
 
 int keys_load(const char *path, struct keys **ret, char *message, size_t size)
 {
-	FILE *file;
+	FILE *file = NULL;
 	int rc = keys_open(path, &file, message, size);
 	if (rc < 0)
 		return rc;

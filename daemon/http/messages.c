@@ -95,6 +95,19 @@ static bool messages_parse_calls(json_t *message, size_t index, struct api_error
 
 /* ---- the chat ---- */
 
+/* Templates ask whether a member is there, and not what it is. */
+static void messages_drop_nulls(json_t *message)
+{
+	const char *name;
+	json_t *value;
+	void *next;
+
+	json_object_foreach_safe (message, next, name, value) {
+		if (json_is_null(value))
+			json_object_del(message, name);
+	}
+}
+
 static bool messages_normalise(json_t *message, size_t index, struct api_error *error)
 {
 	const char *role = json_string_value(json_object_get(message, "role"));
@@ -104,6 +117,7 @@ static bool messages_normalise(json_t *message, size_t index, struct api_error *
 		snprintf(field, sizeof(field), "messages[%zu]", index);
 		return api_error_set(error, 400, NULL, field, "%s must be an object with a role", field);
 	}
+	messages_drop_nulls(message);
 	/* What system messages are called for newer models, and no template knows. */
 	if (strcmp(role, "developer") == 0 && json_object_set_new(message, "role", json_string("system")) < 0)
 		return api_error_set_status(error, MIMEO_E_NO_MEMORY, "");
