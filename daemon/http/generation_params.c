@@ -136,7 +136,7 @@ static bool generation_params_stop_ids(
 	struct generation_params *params, const json_t *object, struct api_error *error)
 {
 	static const char name[] = "stop_token_ids";
-	const json_t *list = params_get(object, name), *id;
+	const json_t *list = params_get(object, name), *value;
 	size_t i;
 
 	if (!list)
@@ -144,12 +144,13 @@ static bool generation_params_stop_ids(
 	if (!json_is_array(list) || json_array_size(list) > MIMEO_STOP_MAX)
 		return api_error_set(error, 400, NULL, name, "stop_token_ids must be a list of at most %u token ids",
 			MIMEO_STOP_MAX);
-	json_array_foreach (list, i, id) {
-		if (!json_is_integer(id) || json_integer_value(id) < 0 ||
-			json_integer_value(id) >= params->model->info->vocab_size)
+	json_array_foreach (list, i, value) {
+		int64_t id;
+
+		if (!params_is_integer(value, &id) || id < 0 || id >= params->model->info->vocab_size)
 			return api_error_set(error, 400, NULL, name, "stop_token_ids[%zu] is no token id below %u", i,
 				params->model->info->vocab_size);
-		params->stop_ids[params->n_stop_ids++] = (int32_t)json_integer_value(id);
+		params->stop_ids[params->n_stop_ids++] = (int32_t)id;
 	}
 	return true;
 }

@@ -60,6 +60,21 @@ bool params_number(const json_t *object, const char *name, double least, double 
 	return true;
 }
 
+bool params_is_integer(const json_t *value, int64_t *ret)
+{
+	double real = json_real_value(value);
+
+	if (json_is_integer(value)) {
+		*ret = json_integer_value(value);
+		return true;
+	}
+	/* As far as a double has each whole number. */
+	if (!json_is_real(value) || real != floor(real) || fabs(real) > 9007199254740992.0)
+		return false;
+	*ret = (int64_t)real;
+	return true;
+}
+
 bool params_integer(const json_t *object, const char *name, int64_t least, int64_t most, int64_t *ret,
 	struct api_error *error)
 {
@@ -67,9 +82,9 @@ bool params_integer(const json_t *object, const char *name, int64_t least, int64
 
 	if (!value)
 		return true;
-	if (!json_is_integer(value))
+	int64_t number;
+	if (!params_is_integer(value, &number))
 		return api_error_set(error, 400, NULL, name, "%s must be an integer", name);
-	int64_t number = json_integer_value(value);
 	if (number < least || number > most)
 		return api_error_set(error, 400, NULL, name, "%s is %lld: it must be from %lld to %lld", name,
 			(long long)number, (long long)least, (long long)most);

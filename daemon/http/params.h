@@ -28,6 +28,8 @@ bool params_string(const json_t *object, const char *name, const char **ret, str
  * object. */
 bool params_refuse(const json_t *object, const char *const *names, struct api_error *error);
 
+/* A whole number, which JSON may write with a fraction of zero: 1 or 1.0. */
+bool params_is_integer(const json_t *value, int64_t *ret);
 /* The member, or NULL where it is absent or null. */
 json_t *params_get(const json_t *object, const char *name);
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/http/models.h"
+#include "daemon/http/params.h"
 #include "ipc/cleanup.h"
 
 void token_ids_deinit(struct token_ids *ids)
@@ -22,15 +23,15 @@ bool token_ids_of_list(struct token_ids *ret, const json_t *list, const struct u
 	if (!ids)
 		return api_error_set_status(error, MIMEO_E_NO_MEMORY, "");
 	for (size_t i = 0; i < n; i++) {
-		const json_t *id = json_array_get(list, i);
+		int64_t id;
 
-		if (!json_is_integer(id))
+		if (!params_is_integer(json_array_get(list, i), &id))
 			return api_error_set(error, 400, NULL, name,
 				"%s must be a string, or have strings or token ids only", name);
-		if (json_integer_value(id) < 0 || json_integer_value(id) >= model->info->vocab_size)
+		if (id < 0 || id >= model->info->vocab_size)
 			return api_error_set(error, 400, NULL, name, "token %zu is %lld, outside the vocabulary of %u", i,
-				(long long)json_integer_value(id), model->info->vocab_size);
-		ids[i] = (int32_t)json_integer_value(id);
+				(long long)id, model->info->vocab_size);
+		ids[i] = (int32_t)id;
 	}
 	*ret = (struct token_ids){STEAL(ids), n};
 	return true;

@@ -79,12 +79,12 @@ class Process:
 class Daemon(Process):
     """mimeod. With hold(), no step ends until release()."""
 
-    def __init__(self, folder, options=()):
+    def __init__(self, folder, options=(), model=None):
         super().__init__(folder / "mimeod.log")
         self.socket, self.hold_path = folder / "m.sock", folder / "hold"
-        self.model = folder / "tinycalc"
+        self.model = model or folder / "tinycalc"
         self.options = list(options)
-        if not self.model.exists():
+        if not model:
             self.model.mkdir()
             for origin in ("examples/models/tinycalc", "tests/data/byte-tokenizer"):
                 for path in (SOURCE / origin).iterdir():
@@ -92,7 +92,7 @@ class Daemon(Process):
 
     def start(self):
         super().start([str(BUILD / "daemon" / "mimeod"), "--socket", str(self.socket), "--model",
-                       f"tinycalc={self.model}", "--device", DEVICE, "--capture-sizes", "1,2,4,8",
+                       f"{self.model.name}={self.model}", "--device", DEVICE, "--capture-sizes", "1,2,4,8",
                        "--kv-pages", "512", *self.options],
                       env={"MIMEO_CPU_HOLD": f"sample:{self.hold_path}"})
 
@@ -214,9 +214,9 @@ class Server(Process):
 class Rig:
     """A folder with both programs, started."""
 
-    def __init__(self, options=(), daemon_options=(), start=True):
+    def __init__(self, options=(), daemon_options=(), start=True, model=None):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="mimeo-http-"))
-        self.daemon = Daemon(self.folder, daemon_options)
+        self.daemon = Daemon(self.folder, daemon_options, model)
         self.server = Server(self.folder, self.daemon, options)
         if start:
             self.daemon.start()
