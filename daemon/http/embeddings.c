@@ -2,8 +2,9 @@
 /*
  * POST /v1/embeddings: the mean of the last layer's hidden states over an input's tokens, of length 1.
  *
- * The inputs of a request are computed one after another, each as a sequence of its own. A step has a limit of
- * tokens; an input that exceeds it is appended in parts, and the parts' means are combined by their lengths.
+ * Each input is a sequence of its own. A request has several LANES, which take one input after another, so that a step
+ * of the daemon has rows of several inputs. A step has a limit of tokens; an input that exceeds it is appended in
+ * parts, and the parts' means are combined by their lengths.
  */
 #include <assert.h>
 #include <math.h>
@@ -20,67 +21,87 @@
 DEFINE_CLEANUP(json, json_t, json_decref)
 
 #define INPUTS_MAX 2048u /* OpenAI's */
+#define LANES 32u
+
+struct embedding;
+
+struct embedding_lane {
+	struct upstream_call call; /* first */
+	struct embedding *embedding;
+	bool live; /* a step is at mimeod */
+	uint32_t input, sequence;
+	size_t done, part; /* tokens of the input: computed, and in the step */
+	double *sum;       /* [hidden_size] of the hidden states so far */
+};
 
 struct embedding {
-	struct upstream_call call; /* first */
 	struct exchange *exchange; /* NULL: replied, or gone */
 	struct http *http;
 	const struct upstream_model *model;
 	char name[MIMEO_NAME_MAX];
 	bool base64;
-	bool live; /* a step is at mimeod */
 	struct token_ids *inputs; /* [n_inputs], owned */
-	uint32_t n_inputs, input;
-	uint32_t sequence;
-	size_t done, part; /* tokens of the input: computed, and in the step */
-	double *sum;       /* [hidden_size] of the hidden states so far */
-	json_t *data;      /* the reply's list */
+	uint32_t n_inputs, next;  /* next: the first one that no lane has taken */
+	uint32_t n_done;
+	uint32_t n_live; /* lanes */
+	double *sums;    /* of all lanes */
+	json_t *data;    /* the reply's list: null where an input is not done */
 	uint64_t n_tokens; /* of all inputs */
+	struct embedding_lane lanes[LANES];
 };
 
 static void embeddings_free(struct embedding *embedding)
 {
-	assert(!embedding->live && !embedding->exchange);
+	assert(embedding->n_live == 0 && !embedding->exchange);
 	for (uint32_t i = 0; i < embedding->n_inputs; i++)
 		token_ids_deinit(&embedding->inputs[i]);
 	free(embedding->inputs);
-	free(embedding->sum);
+	free(embedding->sums);
 	json_decref(embedding->data);
 	free(embedding);
 }
 
 DEFINE_CLEANUP(embeddings, struct embedding, embeddings_free)
 
+static void embeddings_cancel(struct embedding *embedding)
+{
+	for (uint32_t i = 0; i < LANES; i++) {
+		if (embedding->lanes[i].live)
+			upstream_cancel(embedding->http->upstream, &embedding->lanes[i].call);
+	}
+}
+
+/* Released by the final event of its last lane. */
 static void embeddings_on_gone(void *userdata)
 {
 	struct embedding *embedding = userdata;
 
 	embedding->exchange = NULL;
-	if (embedding->live)
-		upstream_cancel(embedding->http->upstream, &embedding->call);
+	embeddings_cancel(embedding);
 }
 
 /* ---- steps ---- */
 
 static void embeddings_on_event(struct upstream_call *call, const struct mimeo_event *event);
 
-/* Submit the next part of the input. 0 or a status. */
-static int embeddings_step(struct embedding *embedding)
+/* Submit the next part of the lane's input. 0 or a status. */
+static int embeddings_step(struct embedding_lane *lane)
 {
-	const struct token_ids *input = &embedding->inputs[embedding->input];
+	struct embedding *embedding = lane->embedding;
+	const struct mimeo_model_info *info = embedding->model->info;
+	const struct token_ids *input = &embedding->inputs[lane->input];
 	struct mimeo *m = upstream_session(embedding->http->upstream);
 	struct mimeo_request *request = m ? mimeo_request_get(m) : NULL;
 	struct mimeo_step step = MIMEO_STEP_INIT;
-	size_t left = input->n - embedding->done;
+	size_t left = input->n - lane->done;
 
 	if (!request)
 		return m ? MIMEO_E_FULL : MIMEO_E_GONE;
-	embedding->part = left < embedding->model->info->max_batch_tokens ? left
-		: embedding->model->info->max_batch_tokens;
+	lane->part = left < info->max_batch_tokens ? left : info->max_batch_tokens;
 	const struct mimeo_step_row row = {
-		.sequence = embedding->sequence,
-		.n_tokens = (uint32_t)embedding->part,
-		.tokens = input->ids + embedding->done,
+		.sequence = lane->sequence,
+		.n_tokens = (uint32_t)lane->part,
+		.tokens = input->ids + lane->done,
 	};
 	step.model = embedding->model->index;
 	step.n_rows = 1;
@@ -92,40 +113,55 @@ static int embeddings_step(struct embedding *embedding)
 		mimeo_request_put(request);
 		return rc;
 	}
-	embedding->call.on_event = embeddings_on_event;
-	upstream_add(embedding->http->upstream, request, &embedding->call);
-	embedding->live = true;
+	upstream_add(embedding->http->upstream, request, &lane->call);
+	lane->live = true;
+	embedding->n_live++;
 	return 0;
 }
 
-/* Begin the next input. 0 or a status. */
-static int embeddings_begin_input(struct embedding *embedding)
+static void embeddings_close(struct embedding_lane *lane)
 {
+	struct mimeo *m = upstream_session(lane->embedding->http->upstream);
+
+	if (m && lane->sequence != 0)
+		(void)mimeo_sequence_close(m, lane->sequence);
+	lane->sequence = 0;
+}
+
+/* Take the next input. 0, also if none is left, or a status. */
+static int embeddings_begin_input(struct embedding_lane *lane)
+{
+	struct embedding *embedding = lane->embedding;
 	struct mimeo *m = upstream_session(embedding->http->upstream);
 
+	assert(!lane->live && lane->sequence == 0);
+	if (embedding->next == embedding->n_inputs)
+		return 0;
 	if (!m)
 		return MIMEO_E_GONE;
-	embedding->done = 0;
-	memset(embedding->sum, 0, embedding->model->info->hidden_size * sizeof(*embedding->sum));
-	int rc = mimeo_sequence_open(m, embedding->model->index, &embedding->sequence);
+	lane->done = 0;
+	memset(lane->sum, 0, embedding->model->info->hidden_size * sizeof(*lane->sum));
+	int rc = mimeo_sequence_open(m, embedding->model->index, &lane->sequence);
 	if (rc < 0)
 		return rc;
-	rc = embeddings_step(embedding);
-	if (rc < 0) {
-		(void)mimeo_sequence_close(m, embedding->sequence);
-		embedding->sequence = 0;
-	}
+	lane->input = embedding->next;
+	rc = embeddings_step(lane);
+	if (rc < 0)
+		embeddings_close(lane);
+	else
+		embedding->next++;
 	return rc;
 }
 
-/* ---- results ---- */
-
-static void embeddings_add_mean(struct embedding *embedding, const float *mean)
+/* The same for any lane. Where there is no space for it, other lanes go on without it. */
+static int embeddings_go_on(struct embedding_lane *lane)
 {
-	for (uint32_t i = 0; i < embedding->model->info->hidden_size; i++)
-		embedding->sum[i] += (double)mean[i] * (double)embedding->part;
-	embedding->done += embedding->part;
+	int rc = embeddings_begin_input(lane);
+
+	return (rc == MIMEO_E_FULL || rc == MIMEO_E_QUOTA) && lane->embedding->n_live > 0 ? 0 : rc;
 }
+
+/* ---- results ---- */
 
 static json_t *embeddings_numbers(const float *values, uint32_t n)
 {
@@ -137,8 +173,9 @@ static json_t *embeddings_numbers(const float *values, uint32_t n)
 }
 
 /* The direction of the sum, as float32. 0 or a status. */
-static int embeddings_append(struct embedding *embedding)
+static int embeddings_finish_input(struct embedding_lane *lane)
 {
+	struct embedding *embedding = lane->embedding;
 	const uint32_t n = embedding->model->info->hidden_size;
 	CLEANUP(cleanup_free) float *values = malloc(n * sizeof(*values));
 	double squares = 0;
@@ -146,15 +183,33 @@ static int embeddings_append(struct embedding *embedding)
 	if (!values)
 		return MIMEO_E_NO_MEMORY;
 	for (uint32_t i = 0; i < n; i++)
-		squares += embedding->sum[i] * embedding->sum[i];
+		squares += lane->sum[i] * lane->sum[i];
 	if (!isfinite(squares))
 		return MIMEO_E_NOT_FINITE;
 	const double scale = squares > 0 ? 1 / sqrt(squares) : 0;
 	for (uint32_t i = 0; i < n; i++)
-		values[i] = (float)(embedding->sum[i] * scale);
+		values[i] = (float)(lane->sum[i] * scale);
 	json_t *numbers = embedding->base64 ? base64_json(values, n * sizeof(*values)) : embeddings_numbers(values, n);
-	return json_array_append_new(embedding->data, json_pack("{s:s, s:I, s:o}", "object", "embedding", "index",
-		(json_int_t)embedding->input, "embedding", numbers)) < 0 ? MIMEO_E_NO_MEMORY : 0;
+	embedding->n_done++;
+	return json_array_set_new(embedding->data, lane->input, json_pack("{s:s, s:I, s:o}", "object", "embedding",
+		"index", (json_int_t)lane->input, "embedding", numbers)) < 0 ? MIMEO_E_NO_MEMORY : 0;
+}
+
+/* A part is computed: go on with the next one, or another input. 0 or a status. */
+static int embeddings_advance(struct embedding_lane *lane, const float *mean)
+{
+	struct embedding *embedding = lane->embedding;
+
+	if (!mean)
+		return MIMEO_E_UNSUPPORTED;
+	for (uint32_t i = 0; i < embedding->model->info->hidden_size; i++)
+		lane->sum[i] += (double)mean[i] * (double)lane->part;
+	lane->done += lane->part;
+	if (lane->done < embedding->inputs[lane->input].n)
+		return embeddings_step(lane);
+	embeddings_close(lane);
+	int rc = embeddings_finish_input(lane);
+	return rc < 0 ? rc : embeddings_go_on(lane);
 }
 
 static void embeddings_reply(struct embedding *embedding)
@@ -173,60 +228,43 @@ static void embeddings_fail(struct embedding *embedding, int status, const char 
 	struct api_error error;
 
 	embedding->exchange = NULL;
+	embeddings_cancel(embedding);
 	api_error_set_status(&error, status, text);
 	exchange_reply_error(exchange, &error);
 }
 
-/* A part is computed: go on with the next one, or the next input. 0 or a status. */
-static int embeddings_advance(struct embedding *embedding, const float *mean)
+static void embeddings_take(struct embedding_lane *lane, const struct mimeo_event *event)
 {
-	struct mimeo *m = upstream_session(embedding->http->upstream);
-
-	if (!mean)
-		return MIMEO_E_UNSUPPORTED;
-	embeddings_add_mean(embedding, mean);
-	if (embedding->done < embedding->inputs[embedding->input].n)
-		return embeddings_step(embedding);
-	if (m)
-		(void)mimeo_sequence_close(m, embedding->sequence);
-	embedding->sequence = 0;
-	int rc = embeddings_append(embedding);
-	if (rc < 0)
-		return rc;
-	if (++embedding->input < embedding->n_inputs)
-		return embeddings_begin_input(embedding);
-	embeddings_reply(embedding);
-	return 0;
-}
-
-static void embeddings_take(struct embedding *embedding, const struct mimeo_event *event)
-{
+	struct embedding *embedding = lane->embedding;
 	char message[256] = "";
 	int rc = event->status;
 
 	if (rc < 0)
 		mimeo_event_message(event, message, sizeof(message));
 	else
-		rc = embeddings_advance(embedding, event->hidden);
+		rc = embeddings_advance(lane, event->hidden);
 	if (rc < 0)
 		embeddings_fail(embedding, rc, message);
+	else if (embedding->n_done == embedding->n_inputs)
+		embeddings_reply(embedding);
 }
 
 static void embeddings_on_event(struct upstream_call *call, const struct mimeo_event *event)
 {
-	struct embedding *embedding = (struct embedding *)call;
-	struct mimeo *m = upstream_session(embedding->http->upstream);
+	struct embedding_lane *lane = (struct embedding_lane *)call;
+	struct embedding *embedding = lane->embedding;
 
 	if (event->kind != MIMEO_EVENT_FINAL)
 		return;
-	embedding->live = false;
+	assert(lane->live && embedding->n_live > 0);
+	lane->live = false;
+	embedding->n_live--;
 	if (embedding->exchange)
-		embeddings_take(embedding, event);
-	if (embedding->live)
-		return;
-	if (m && embedding->sequence != 0)
-		(void)mimeo_sequence_close(m, embedding->sequence);
-	embeddings_free(embedding);
+		embeddings_take(lane, event);
+	if (!lane->live)
+		embeddings_close(lane);
+	if (embedding->n_live == 0)
+		embeddings_free(embedding);
 }
 
 /* ---- the request ---- */
@@ -262,13 +300,15 @@ static bool embeddings_read_inputs(struct embedding *embedding, const json_t *ob
 	if (!input || n > INPUTS_MAX)
 		return api_error_set(error, 400, NULL, "input", "input must have 1 to %u inputs", INPUTS_MAX);
 	embedding->inputs = calloc(n, sizeof(*embedding->inputs));
-	embedding->sum = calloc(embedding->model->info->hidden_size, sizeof(*embedding->sum));
+	embedding->sums = calloc((size_t)LANES * embedding->model->info->hidden_size, sizeof(*embedding->sums));
 	embedding->data = json_array();
-	if (!embedding->inputs || !embedding->sum || !embedding->data)
+	if (!embedding->inputs || !embedding->sums || !embedding->data)
 		return api_error_set_status(error, MIMEO_E_NO_MEMORY, "");
 	for (size_t i = 0; i < n; i++) {
 		if (!embeddings_add_input(embedding, several ? json_array_get(input, i) : input, error))
 			return false;
+		if (json_array_append_new(embedding->data, json_null()) < 0)
+			return api_error_set_status(error, MIMEO_E_NO_MEMORY, "");
 	}
 	return true;
 }
@@ -294,6 +334,24 @@ static bool embeddings_read(struct embedding *embedding, const json_t *object, s
 	return embeddings_read_inputs(embedding, object, error);
 }
 
+/* Begin all lanes that there is work and space for. 0 or a status, and none is live. */
+static int embeddings_begin_lanes(struct embedding *embedding)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; i < LANES && rc == 0; i++) {
+		struct embedding_lane *lane = &embedding->lanes[i];
+
+		lane->embedding = embedding;
+		lane->call.on_event = embeddings_on_event;
+		lane->sum = embedding->sums + (size_t)i * embedding->model->info->hidden_size;
+		rc = embeddings_go_on(lane);
+		if (rc < 0 && embedding->n_live > 0)
+			rc = 0; /* their events bring the reason, too */
+	}
+	return rc;
+}
+
 static bool embeddings_begin(struct exchange *exchange, struct http *http, struct api_error *error)
 {
 	CLEANUP(cleanup_json) json_t *object = params_parse(exchange->body.data, exchange->body.n, error);
@@ -305,7 +363,7 @@ static bool embeddings_begin(struct exchange *exchange, struct http *http, struc
 	embedding->http = http;
 	if (!embeddings_read(embedding, object, error))
 		return false;
-	int rc = embeddings_begin_input(embedding);
+	int rc = embeddings_begin_lanes(embedding);
 	if (rc < 0)
 		return api_error_set_status(error, rc, rc == MIMEO_E_FULL ? "too many requests are in flight" : "");
 	http->counters.tokens_prompt += embedding->n_tokens;

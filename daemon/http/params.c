@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#define FLAGS (JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL)
+
 json_t *params_parse(const char *body, size_t n, struct api_error *error)
 {
 	json_error_t why;
@@ -11,7 +13,10 @@ json_t *params_parse(const char *body, size_t n, struct api_error *error)
 		api_error_set(error, 400, NULL, NULL, "the request has no body: send a JSON object");
 		return NULL;
 	}
-	json_t *object = json_loadb(body, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+	json_t *object = json_loadb(body, n, FLAGS, &why);
+	/* Integers beyond 64 bits are valid JSON, if only in fields that are ignored. */
+	if (!object && json_error_code(&why) == json_error_numeric_overflow)
+		object = json_loadb(body, n, FLAGS | JSON_DECODE_INT_AS_REAL, &why);
 	if (!object) {
 		api_error_set(error, 400, NULL, NULL, "the body is not JSON: line %d, column %d: %s",
 			why.line, why.column, why.text);

@@ -174,7 +174,7 @@ class Clients:
                  "--mode", mode, "--max-examples", "100", "--generation-deterministic", "--suppress-health-check",
                  "all", "--request-timeout", "60", "--checks", "all"],
                 capture_output=True, text=True, cwd=folder)
-        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+        assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-2000:]
         print("".join(f"# {line}\n" for line in done.stdout.splitlines()[-12:]), end="")
 
     def test_schemathesis_finds_no_valid_request_that_is_refused(self):
@@ -192,9 +192,6 @@ def narrow(schema, name, hidden, max_len):
     schemas = schema["components"]["schemas"]
     for request in ("CompletionRequest", "ChatRequest", "EmbeddingRequest", "TokenizeRequest", "DetokenizeRequest"):
         schemas[request]["properties"]["model"] = {"enum": [name, None]}
-        # jansson takes no name with a zero byte in it, which is valid JSON.
-        schemas[request]["propertyNames"] = {"pattern": "^[^\\u0000]*$"}
-        schemas[request]["additionalProperties"] = {"type": ["string", "number", "boolean", "null"]}
     limits = {"type": ["integer", "null"], "minimum": 1, "maximum": 4}
     for request in ("CompletionRequest", "ChatRequest"):
         fields = schemas[request]["properties"]
@@ -205,6 +202,9 @@ def narrow(schema, name, hidden, max_len):
         for field in ("max_tokens", "max_completion_tokens"):
             if field in fields:
                 fields[field] = limits
+    for prompt in schemas["CompletionRequest"]["properties"]["prompt"]["anyOf"]:
+        if prompt["type"] == "array" and prompt["items"]["type"] != "integer":
+            prompt["maxItems"] = 64
     # Without a limit an answer may be as long as the sequence.
     schemas["ChatRequest"]["required"].append("max_completion_tokens")
     schemas["ChatRequest"]["properties"]["max_completion_tokens"] = {"type": "integer", "minimum": 1, "maximum": 4}
@@ -212,8 +212,15 @@ def narrow(schema, name, hidden, max_len):
     schemas["Message"]["properties"]["role"] = {"enum": ["system", "user", "assistant"]}
     schemas["EmbeddingRequest"]["properties"]["dimensions"] = {"enum": [hidden, None]}
 
-    def ids(value):
+    def adapt(value):
         if isinstance(value, dict):
+            # jansson takes no name with a zero byte in it, which is valid JSON.
+            if isinstance(value.get("properties"), dict) and "type" in value:
+                value["propertyNames"] = {"pattern": "^[^\\u0000]*$"}
+                value["additionalProperties"] = {"type": ["string", "number", "boolean", "null"]}
+            if value.get("type") == ["object", "null"] and "properties" not in value:
+                value.setdefault("additionalProperties", {"type": ["string", "number", "boolean", "null"]})
+                value.setdefault("propertyNames", {"pattern": "^[^\\u0000]*$"})
             if value.get("maximum") == 2147483647 and value.get("minimum") == 0:
                 value["maximum"] = 255
             if value.get("pattern") == "^(0|[1-9][0-9]{0,8})$":
@@ -221,8 +228,8 @@ def narrow(schema, name, hidden, max_len):
             if value.get("maxItems") == 1000000:
                 value["maxItems"] = max_len // 4
         for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-            ids(child)
-    ids(schema)
+            adapt(child)
+    adapt(schemas)
 
 
 def main():
@@ -233,7 +240,7 @@ def main():
     tests = [name for name in vars(Clients) if name.startswith("test_") and arguments.only in name]
     failed = 0
     print(f"1..{len(tests)}")
-    with rig.Rig(model=arguments.model, daemon_options=["--kv-pages", "2048"]) as own:
+    with rig.Rig(["--max-choices", "128"], ["--kv-pages", "2048"], model=arguments.model) as own:
         clients = Clients(own, own.daemon.model.name)
         for number, name in enumerate(tests, 1):
             try:
