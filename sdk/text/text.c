@@ -7,6 +7,8 @@
 #include "sdk/text/text_files.h"
 #include "sdk/versioned.h"
 
+#define TEXT_SENTENCE_MAX 320u
+
 DEFINE_CLEANUP(text, struct mimeo_text, mimeo_text_close)
 
 /* ---- opening ---- */
@@ -71,9 +73,14 @@ int mimeo_text_open(
 	struct fault fault = {.message = message, .size = message_size};
 	struct mimeo_model_files files;
 
+	char sentence[TEXT_SENTENCE_MAX] = "";
+
 	int rc = text_files_open(&files, path, &fault);
-	if (rc == 0)
-		rc = mimeo_text_open_files(ret_text, &files, message, message_size);
+	if (rc == 0) {
+		rc = mimeo_text_open_files(ret_text, &files, sentence, sizeof(sentence));
+		if (rc < 0)
+			fault_set(&fault, rc, "%s: %s", path, sentence);
+	}
 	text_files_close(&files);
 	return rc;
 }
