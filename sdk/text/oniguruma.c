@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <utf8proc.h>
-
 #include "sdk/text/oniguruma_class.h"
 #include "sdk/text/utf8.h"
 
@@ -73,16 +71,6 @@ static bool oniguruma_folds_together(uint32_t first, uint32_t second)
 	return false;
 }
 
-static bool oniguruma_folds_to_several(uint32_t character)
-{
-	utf8proc_int32_t folded[8];
-	int class = 0;
-
-	return character >= 0x80 &&
-	       utf8proc_decompose_char((utf8proc_int32_t)character, folded, 8,
-		       UTF8PROC_CASEFOLD, &class) > 1;
-}
-
 static void oniguruma_character(struct oniguruma *o, uint32_t character)
 {
 	uint32_t previous = o->previous;
@@ -104,16 +92,33 @@ static void oniguruma_character(struct oniguruma *o, uint32_t character)
 
 /* ---- escapes ---- */
 
+/* A look at the word character, or another, before or behind. */
+static void oniguruma_look(struct oniguruma *o, const char *look)
+{
+	oniguruma_put(o, look);
+	oniguruma_put(o, "[");
+	oniguruma_put(o, oniguruma_word);
+	oniguruma_put(o, oniguruma_word_alone);
+	oniguruma_put(o, "])");
+}
+
+/* \b: a word character on one side only; \B: on both or none. */
 static void oniguruma_boundary(struct oniguruma *o, bool negated)
 {
-	char text[1024];
+	oniguruma_put(o, "(?:");
+	oniguruma_look(o, "(?<=");
+	oniguruma_look(o, negated ? "(?=" : "(?!");
+	oniguruma_put(o, "|");
+	oniguruma_look(o, "(?<!");
+	oniguruma_look(o, negated ? "(?!" : "(?=");
+	oniguruma_put(o, ")");
+}
 
-	/* both sides are word characters, or neither is */
-	snprintf(text, sizeof(text),
-		negated ? "(?:(?<=[%s])(?=[%s])|(?<![%s])(?![%s]))"
-			: "(?:(?<=[%s])(?![%s])|(?<![%s])(?=[%s]))",
-		oniguruma_word, oniguruma_word, oniguruma_word, oniguruma_word);
-	oniguruma_put(o, text);
+static bool oniguruma_is_word(const struct bytes *items)
+{
+	size_t length = strlen(oniguruma_word);
+
+	return items->length == length && memcmp(items->data, oniguruma_word, length) == 0;
 }
 
 static void oniguruma_escape(struct oniguruma *o)
@@ -134,6 +139,8 @@ static void oniguruma_escape(struct oniguruma *o)
 	if (oniguruma_read_shorthand(&o->source, &items, &negated)) {
 		oniguruma_put(o, negated ? "[^" : "[");
 		bytes_add(o->out, items.data, items.length);
+		if (oniguruma_is_word(&items))
+			oniguruma_put(o, oniguruma_word_alone);
 		oniguruma_put(o, "]");
 		bytes_deinit(&items);
 		return;
@@ -404,6 +411,7 @@ static void oniguruma_next(struct oniguruma *o)
 	case '[':
 		o->source.at++;
 		oniguruma_begin_atom(o);
+		o->source.caseless = o->groups[o->depth].caseless;
 		oniguruma_read_class(&o->source, o->out);
 		return;
 	case '(':

@@ -5,15 +5,16 @@
 #include <ctype.h>
 #include <stdio.h>
 
+#include <utf8proc.h>
+
 #include "sdk/text/utf8.h"
 
 #define CLASS_DEPTH_MAX 8u
 #define CLASS_NAME_MAX 40u
 
-/* Oniguruma takes the Latin-1 digits that are no \d for word characters, and the joiners for none. */
-const char oniguruma_word[] =
-	"0-9A-Z_a-z\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}"
-	"\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}";
+const char oniguruma_word[] = "0-9A-Z_a-z\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}"
+			      "\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}";
+const char oniguruma_word_alone[] = "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
 /* Ranges, because PCRE2 tests them faster than properties, and its \s has U+180E. */
 const char oniguruma_space[] = "\\x{9}-\\x{d} \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}"
 			       "\\x{202f}\\x{205f}\\x{3000}";
@@ -457,10 +458,27 @@ static bool class_read_item(
 	return false;
 }
 
-static void class_add_range(struct class_set *set, uint32_t first, uint32_t last)
+bool oniguruma_folds_to_several(uint32_t character)
+{
+	utf8proc_int32_t folded[8];
+	int class = 0;
+
+	return character >= 0x80 &&
+	       utf8proc_decompose_char((utf8proc_int32_t)character, folded, 8,
+		       UTF8PROC_CASEFOLD, &class) > 1;
+}
+
+static void class_add_range(
+	struct oniguruma_source *source, struct class_set *set, uint32_t first, uint32_t last)
 {
 	struct class_set added = {.has_other = true};
 
+	for (uint32_t c = first; source->caseless && c <= last; c++) {
+		if (oniguruma_folds_to_several(c)) {
+			oniguruma_refuse(source, "ignores the case of characters that fold to several");
+			break;
+		}
+	}
 	oniguruma_put_character(&added.items, first);
 	if (last != first) {
 		class_put(&added.items, "-");
@@ -503,7 +521,7 @@ static void class_read_operand(struct oniguruma_source *source, struct class_set
 			last = first;
 		if (!source->reason && last < first)
 			oniguruma_refuse(source, "has an empty range");
-		class_add_range(set, first, last);
+		class_add_range(source, set, first, last);
 	}
 }
 

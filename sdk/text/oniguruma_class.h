@@ -12,6 +12,7 @@
 struct oniguruma_source {
 	const char *at, *end;
 	const char *reason; /* NULL, or why the pattern is refused: the first reason counts */
+	bool caseless;
 };
 
 static inline bool oniguruma_refuse(struct oniguruma_source *source, const char *reason)
@@ -35,8 +36,11 @@ void oniguruma_read_class(struct oniguruma_source *source, struct bytes *out);
 /* As an item of [ ]. */
 void oniguruma_put_character(struct bytes *out, uint32_t character);
 
-/* Items of [ ]: what \w and \s mean. */
-extern const char oniguruma_word[];
+/* PCRE2 does not match such characters if case is ignored. */
+bool oniguruma_folds_to_several(uint32_t character);
+
+/* Items of [ ]: what \w and \s mean. Outside of classes, Oniguruma takes some more of Latin-1 for word characters. */
+extern const char oniguruma_word[], oniguruma_word_alone[];
 extern const char oniguruma_space[];
 
 #endif
