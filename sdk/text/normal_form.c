@@ -99,18 +99,32 @@ static void form_decompose(struct form *form, uint32_t c)
 	to->n += (size_t)n;
 }
 
+static void form_write_part(struct form *form, int32_t *characters, size_t n)
+{
+	size_t left = n;
+
+	if (form->composed && n > 0)
+		left = (size_t)utf8proc_normalize_utf32(
+			characters, (utf8proc_ssize_t)n, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
+	assert(left <= n);
+	for (size_t i = 0; i < left; i++)
+		utf8_add(&form->text, (uint32_t)characters[i]);
+}
+
+/* Nothing is composed across a mark that counts as no mark. */
 static void form_write(struct form *form)
 {
 	struct ids *characters = &form->characters;
-	size_t n = characters->n;
+	size_t start = 0;
 
 	form_order(characters);
-	if (form->composed && n > 0)
-		n = (size_t)utf8proc_normalize_utf32(
-			characters->data, (utf8proc_ssize_t)n, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
-	assert(n <= characters->n);
-	for (size_t i = 0; i < n; i++)
-		utf8_add(&form->text, (uint32_t)characters->data[i]);
+	for (size_t i = 0; i < characters->n && form->composed; i++) {
+		if (!unichar_is_unordered((uint32_t)characters->data[i]))
+			continue;
+		form_write_part(form, characters->data + start, i - start);
+		start = i;
+	}
+	form_write_part(form, characters->data + start, characters->n - start);
 	if (characters->rc < 0)
 		form->text.rc = characters->rc;
 }

@@ -134,11 +134,17 @@ bool unichar_is_decomposed(uint32_t c, bool compatible)
 			    : UNICHAR_IS_IN(c, unichar_not_decomposed));
 }
 
+bool unichar_is_unordered(uint32_t c)
+{
+	return c >= 0x300 && UNICHAR_IS_IN(c, unichar_not_ordered);
+}
+
 uint8_t unichar_combining_class(uint32_t c)
 {
 	if (c < 0x300)
 		return 0;
-	return (uint8_t)utf8proc_get_property((utf8proc_int32_t)c)->combining_class;
+	uint8_t class = (uint8_t)utf8proc_get_property((utf8proc_int32_t)c)->combining_class;
+	return class == 0 || UNICHAR_IS_IN(c, unichar_not_ordered) ? 0 : class;
 }
 
 bool unichar_is_boundary(uint32_t c)

@@ -23,6 +23,8 @@ uint32_t unichar_lower(uint32_t c);
 /* Normalization forms know the decomposition of the character. */
 bool unichar_is_decomposed(uint32_t c, bool compatible);
 uint8_t unichar_combining_class(uint32_t c);
+/* A mark whose class is 0 because normalization forms do not know it. */
+bool unichar_is_unordered(uint32_t c);
 /* Nothing before the character combines with it or is ordered with it, in any normalization form. May be false for
  * characters of which that is true. */
 bool unichar_is_boundary(uint32_t c);

@@ -38,6 +38,20 @@ def undecomposed(form, normalizer):
             if unicode.normalize(form, chr(c)) != chr(c) and normalizer.normalize_str(chr(c)) == chr(c)}
 
 
+def unordered(normalizer):
+    """Marks that have a combining class but stay where they are, between one of class 1 and one of class 240."""
+    found = set()
+    for c in CHARACTERS:
+        mark, combining = chr(c), unicode.combining(chr(c))
+        if combining == 0 or unicode.normalize("NFD", mark) != mark:
+            continue
+        moves = normalizer.normalize_str("a" + mark + "\u0334") == "a\u0334" + mark if combining > 1 else False
+        moves |= normalizer.normalize_str("a\u0345" + mark) == "a" + mark + "\u0345" if combining < 240 else False
+        if not moves:
+            found.add(c)
+    return found
+
+
 def ranges(characters):
     found = []
     for c in sorted(characters):
@@ -77,6 +91,7 @@ def main():
     write("not_mark", "category M, but kept by StripAccents", standard_marks - marks)
     write("also_mark", "of another category", marks - standard_marks)
     write("not_control", "categories Cc, Cf and Co, but kept by BertNormalizer", standard_control - control)
+    write("not_ordered", "of combining class 0 in NFC, NFD, NFKC and NFKD", unordered(normalizers.NFD()))
     write("not_decomposed", "kept by NFC and NFD", undecomposed("NFD", normalizers.NFD()))
     write("not_compatible", "kept by NFKC and NFKD", undecomposed("NFKD", normalizers.NFKD()))
 
