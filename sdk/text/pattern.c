@@ -66,27 +66,30 @@ static pcre2_code *pattern_make_code(struct pattern *pattern, const struct spec 
 		spec_no_memory(spec);
 	bytes_deinit(&text);
 	/* Where machine code may not be made, PCRE2 interprets. */
-	pattern->is_compiled = code && pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0;
+	pattern->is_interpreted |= code && pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) < 0;
 	return code;
 }
 
 /*
- * Where \s+X failed, it fails at the other spaces of the run too: only the first one and the place where the search
- * begins are tried, or else a long run takes quadratic time.
+ * Where \s+X failed, it fails at the other spaces of the run, too: only the first one and the place where the search
+ * begins are tried, or else a long run takes quadratic time. In `text`, the first `run` bytes match one of the run.
  */
-static void pattern_limit_starts(struct bytes *text, size_t run)
+static void pattern_make_run(struct pattern *pattern, const struct spec *spec, const struct bytes *text, size_t run)
 {
-	struct bytes limited = {0};
+	struct bytes character = {.data = text->data, .length = run}, limited = {0};
 	static const char before[] = "(?:\\G|(?<!", after[] = "))";
 
-	if (run == 0)
-		return;
 	bytes_add(&limited, before, sizeof(before) - 1);
 	bytes_add(&limited, text->data, run);
 	bytes_add(&limited, after, sizeof(after) - 1);
 	bytes_add(&limited, text->data, text->length);
-	bytes_deinit(text);
-	*text = limited;
+	if (limited.rc < 0) {
+		spec_no_memory(spec);
+	} else {
+		pattern->start = pattern_make_code(pattern, spec, "\\G(?<!", &character, ")");
+		pattern->code = pattern_make_code(pattern, spec, "", &limited, "");
+	}
+	bytes_deinit(&limited);
 }
 
 bool pattern_init_regex(struct pattern *pattern, const struct spec *spec, const char *regex, size_t length)
@@ -98,12 +101,11 @@ bool pattern_init_regex(struct pattern *pattern, const struct spec *spec, const 
 	*pattern = (struct pattern){0};
 	int rc = oniguruma_translate(regex, length, &text, &run, &reason);
 	if (rc == 0) {
-		pattern_limit_starts(&text, run);
-		rc = text.rc;
-	}
-	if (rc == 0) {
 		pattern->anchored = pattern_make_code(pattern, spec, "\\G(?:", &text, ")");
-		pattern->code = pattern_make_code(pattern, spec, "", &text, "");
+		if (run > 0)
+			pattern_make_run(pattern, spec, &text, run);
+		else
+			pattern->code = pattern_make_code(pattern, spec, "", &text, "");
 	} else if (reason) {
 		spec_fail(spec, rc, "the regular expression %.*s %s", (int)(length < 64 ? length : 64),
 			regex, reason);
@@ -111,7 +113,7 @@ bool pattern_init_regex(struct pattern *pattern, const struct spec *spec, const 
 		spec_no_memory(spec);
 	}
 	bytes_deinit(&text);
-	return pattern->code && pattern->anchored;
+	return spec->file->rc == 0;
 }
 
 static bool pattern_init_literal(
@@ -154,6 +156,7 @@ void pattern_deinit(struct pattern *pattern)
 	free(pattern->literal);
 	pcre2_code_free(pattern->code);
 	pcre2_code_free(pattern->anchored);
+	pcre2_code_free(pattern->start);
 	*pattern = (struct pattern){0};
 }
 
@@ -205,7 +208,7 @@ static int pattern_match(struct pattern_search *search, const pcre2_code *code, 
 	PCRE2_SPTR text = (PCRE2_SPTR)search->text;
 	int rc = PCRE2_ERROR_JIT_STACKLIMIT;
 
-	if (search->pattern->is_compiled) {
+	if (!search->pattern->is_interpreted) {
 		do {
 			rc = pcre2_jit_match(code, text, search->length, from, 0, matcher->data,
 				matcher->context);
@@ -240,13 +243,21 @@ static int pattern_match_here(struct pattern_search *search, size_t from)
 	return rc;
 }
 
+/* Whether a match may begin at a place behind that where the search began. */
+static bool pattern_may_start(struct pattern_search *search, size_t from)
+{
+	return from == search->from || !search->pattern->start ||
+	       pattern_match(search, search->pattern->start, from) != PCRE2_ERROR_NOMATCH;
+}
+
 /* One start after the other, so that the steps of each are counted. */
 static int pattern_match_slowly(struct pattern_search *search)
 {
 	size_t from = search->from;
 
 	for (;;) {
-		int rc = pattern_match_here(search, from);
+		int rc = pattern_may_start(search, from) ? pattern_match_here(search, from)
+							 : PCRE2_ERROR_NOMATCH;
 		if (rc != PCRE2_ERROR_NOMATCH || from == search->length)
 			return rc;
 		from += utf8_size(search->text[from]);

@@ -23,8 +23,9 @@ struct pattern {
 	char *literal;      /* [length]; or: */
 	size_t length;
 	void *code;         /* pcre2_code */
-	void *anchored;     /* the same, where a search begins; made when an expression has many steps */
-	bool is_compiled;   /* to machine code */
+	void *anchored;     /* the same, of a match that begins where the search does: to count its steps */
+	void *start;        /* what holds where a match may begin, or NULL */
+	bool is_interpreted; /* not compiled to machine code */
 };
 
 /* From a member `key` that is {"String": ...} or {"Regex": ...}. False after an error, which spec->file has;
