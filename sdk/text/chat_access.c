@@ -67,7 +67,7 @@ static struct chat_value access_item(
 
 	switch (object.type) {
 	case CHAT_DICT:
-		if (key.type == CHAT_LIST || key.type == CHAT_DICT)
+		if (!chat_is_hashable(context, key))
 			break;
 		found = chat_dict_find(context, object.dict, key);
 		if (found)

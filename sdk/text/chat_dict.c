@@ -95,6 +95,20 @@ bool chat_equal(struct chat_context *context, struct chat_value a, struct chat_v
 
 /* ---- look-up ---- */
 
+bool chat_is_hashable(struct chat_context *context, struct chat_value value)
+{
+	bool result = true;
+
+	if (value.type != CHAT_TUPLE)
+		return value.type != CHAT_LIST && value.type != CHAT_DICT &&
+		       value.type != CHAT_KEYS && value.type != CHAT_ITEMS;
+	chat_enter(context);
+	for (size_t i = 0; i < value.list->n && result; i++)
+		result = chat_is_hashable(context, value.list->items[i]);
+	chat_leave(context);
+	return result;
+}
+
 static uint64_t chat_hash(struct chat_context *context, struct chat_value value)
 {
 	long double number;
@@ -115,11 +129,10 @@ static uint64_t chat_hash(struct chat_context *context, struct chat_value value)
 			hash = 31 * hash + chat_hash(context, value.list->items[i]);
 		chat_leave(context);
 		return hash;
-	case CHAT_LIST:
-	case CHAT_DICT:
-		chat_fail(context, MIMEO_E_INVALID, "a %s cannot be the key of a dict",
-			chat_type_name(value));
 	default:
+		if (!chat_is_hashable(context, value))
+			chat_fail(context, MIMEO_E_INVALID, "a %s cannot be the key of a dict",
+				chat_type_name(value));
 		return value.type;
 	}
 }

@@ -19,7 +19,9 @@ struct chat_dict {
 };
 
 struct chat_value chat_dict_new(struct chat_context *context);
-/* NULL: there is no such key. A key that is a list or a dict is a TypeError. */
+/* Whether it can be a key: lists and dicts cannot, and tuples that contain them. */
+bool chat_is_hashable(struct chat_context *context, struct chat_value value);
+/* NULL: there is no such key. One that cannot be a key is a TypeError. */
 struct chat_value *chat_dict_find(
 	struct chat_context *context, const struct chat_dict *dict, struct chat_value key);
 struct chat_value *chat_dict_find_name(

@@ -34,7 +34,7 @@ OF = {  # expressions of one type, where X, S, N, L and D stand for others of an
 	      "S[::-1]", "S[1:5:2]", "S[-3:]", "S[N:]", "S[0]", "S.upper()", "S.lower()", "S.strip()", "S.strip(S)", "S.lstrip('Hab ')", "S.rstrip()", "S.title()",
 	      "S.capitalize()", "S.replace(S, S)", "S.replace('l', 'LL', 1)", "S.join(ls)", "S.join(S)", "'{}-{}'.format(X, X)", "'{1}{0}'.format(S, N)",
 	      "'{a:>5}|{b!r}'.format(a=S, b=X)", "'%s;%r' % (X, X)", "'%d' % N", "'%5.2f|%-6s|' % (N, S)", "S.removeprefix('He')", "S.removesuffix(S)", "X|string", "S|upper", "S|title",
-	      "S|lower", "S|capitalize", "S|trim", "S|trim(S)", "S|replace(S, S)", "S|indent", "S|indent(2, true)", "S|indent('> ', blank=true)", "X|tojson", "X|tojson(indent=2)",
+	      "S|lower", "S|title", "S|capitalize", "S|trim", "S|trim(S)", "S|replace(S, S)", "S|indent", "S|indent(2, true)", "S|indent('> ', blank=true)", "X|tojson", "X|tojson(indent=2)",
 	      "X|tojson(sort_keys=true)", "X|tojson(ensure_ascii=true)", "X|tojson(indent=1, separators=(',', ':'))", "L|join", "L|join(S)", "D|join('-')", "S|e", "S|safe + S",
 	      "(S|safe).split()|join", "S|reverse", "S|default(S, true)", "undef|default(S)", "ld|join(',', attribute='v')", "('%s' ~ S)|format(X)", "S.partition(',')[0]",
 	      "S.rpartition(' ')|last", "S|first", "S|safe|replace('a', '<')", "(S|safe)|upper"],

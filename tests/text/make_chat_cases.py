@@ -148,7 +148,8 @@ CLAIMS = {
 		"{{ [['a', {'b': 1}]] | map(attribute='1.b') | list }} {{ names | map('replace', 'n', 'm') | list }} {{ list | map('default', 5) | list }}", "{{ list | select('nosuch') | list }}", "{{ list | map('nosuch') | list }}", "{{ list | map | list }}"],
 	"filters of dicts": [
 		"{{ {'b': 1, 'A': 2, 'c': 0} | dictsort }} {{ {'b': 1, 'A': 2} | dictsort(true) }} {{ {'b': 1, 'a': 2} | dictsort(by='value', reverse=true) }} {{ user | items | list }}", "{{ nothing | items | list }}", "{{ list | dictsort }}",
-		"{{ rows | groupby('v') }} {% for g in rows | groupby('k', default='z') %}{{ g.grouper }}:{{ g.list | length }} {% endfor %}", "{{ dict(a=1) }} {{ dict(user, name=2).name }} {{ dict([['x', 1]]) }}", "{{ {1: 2, 1.0: 3, true: 4} }}"],
+		"{{ rows | groupby('v') }} {% for g in rows | groupby('k', default='z') %}{{ g.grouper }}:{{ g.list | length }} {% endfor %}", "{{ dict(a=1) }} {{ dict(user, name=2).name }} {{ dict([['x', 1]]) }}", "{{ {1: 2, 1.0: 3, true: 4} }}",
+		"{{ user[(1, [])] }}|{{ user[[]] }}|", "{{ {(1, []): 1} }}", "{{ user.keys() in user }}"],
 	"default replaces what is undefined, and what is false if asked to": ["{{ a | default('x') }}{{ '' | default('x') }}{{ '' | default('x', true) }}{{ none | d('x') }}{{ none | d('x', boolean=true) }}{{ a | d }}|{{ user.a.b | default(1) }}"],
 	"tests": [
 		"{% for x in [1, 1.5, 'a', none, true, [1], (1,), {'a': 1}] %}{{ x is number }}{{ x is integer }}{{ x is float }}{{ x is string }}{{ x is none }}{{ x is boolean }}{{ x is true }}{{ x is mapping }}{{ x is sequence }}{{ x is iterable }} {% endfor %}",
