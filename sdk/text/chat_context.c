@@ -45,8 +45,10 @@ void chat_context_deinit(struct chat_context *context)
 
 /* ---- errors ---- */
 
-/* Replace bytes that are no character, which come from names that were cut; at the end of a cut
- * message, drop them. */
+/*
+ * Replace bytes that are no character, which come from names that were cut; at the end of a cut
+ * message, drop them.
+ */
 static void chat_message_repair(char *message, bool is_cut)
 {
 	utf8proc_int32_t character;

@@ -26,8 +26,10 @@ static _Noreturn void filter_refuse_name(
 		(int)(name.string->length < 40 ? name.string->length : 40), name.string->bytes);
 }
 
-/* An iterator whose items come from another one through a filter or a test. Nothing is computed
- * before it is read. */
+/*
+ * An iterator whose items come from another one through a filter or a test. Nothing is computed
+ * before it is read.
+ */
 struct filter_closure {
 	struct chat_iterator input;
 	struct chat_value attribute, absent; /* of chat_filter_key */
@@ -128,7 +130,9 @@ static struct chat_value filter_map(const struct chat_call *call)
 
 enum { REJECT = 1, BY_ATTRIBUTE = 2 };
 
-/* select(test, arguments ...), and with an attribute in front selectattr; without a test by truth.
+/*
+ * select(test, arguments ...), and with an attribute in front selectattr; without a test by truth.
+ * /
  */
 static struct chat_value filter_select(const struct chat_call *call)
 {

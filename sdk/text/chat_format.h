@@ -10,8 +10,10 @@
 struct chat_value chat_format_percent(
 	struct chat_context *context, struct chat_value format, struct chat_value values);
 
-/* Fields are {}, {0} and {name}, with !r or !s and a format specification; none with attributes or
- * items. */
+/*
+ * Fields are {}, {0} and {name}, with !r or !s and a format specification; none with attributes or
+ * items.
+ */
 struct chat_value chat_format_braces(struct chat_context *context, const struct chat_string *format,
 	const struct chat_list *positional, const struct chat_dict *keywords);
 

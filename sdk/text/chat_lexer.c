@@ -112,8 +112,10 @@ static void lexer_add_data(struct lexer *lexer, size_t end, char sign, bool is_p
 	lexer_advance(lexer, end);
 }
 
-/* The byte behind a tag that ends at `at` ("%}" or "#}"): by its sign the white space behind it
- * goes, too. */
+/*
+ * The byte behind a tag that ends at `at` ("%}" or "#}"): by its sign the white space behind it
+ * goes, too.
+ */
 static size_t lexer_tag_end(const struct lexer *lexer, size_t at, char sign)
 {
 	at += 2;
@@ -135,8 +137,10 @@ static void lexer_skip_comment(struct lexer *lexer)
 	lexer_advance(lexer, lexer_tag_end(lexer, at, at > lexer->at ? lexer->source[at - 1] : 0));
 }
 
-/* The byte behind "NAME %}" with white space around the name, or 0; *ret_sign: the sign before
- * "%}". */
+/*
+ * The byte behind "NAME %}" with white space around the name, or 0; *ret_sign: the sign before
+ * "%}".
+ */
 static size_t lexer_match_tag(
 	const struct lexer *lexer, size_t at, const char *name, char *ret_sign)
 {
@@ -174,16 +178,21 @@ static void lexer_read_raw(struct lexer *lexer)
 
 /* ---- tokens within tags ---- */
 
-static int lexer_hex(const struct lexer *lexer, const char *digits, size_t n)
+/* The number that n hexadecimal digits make, or -1. */
+static int lexer_hex(const char *digits, size_t n)
 {
 	int character = 0;
 
 	for (size_t i = 0; i < n; i++) {
-		const char *found = memchr("0123456789abcdef", digits[i] | 0x20, 16);
+		char c = digits[i];
+		int value = c >= '0' && c <= '9'   ? c - '0'
+			    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+			    : c >= 'A' && c <= 'F' ? c - 'A' + 10
+						   : -1;
 
-		if (digits + i >= lexer->source + lexer->length || !found || character > 0x10ffff)
+		if (value < 0 || character > 0x10ffff)
 			return -1;
-		character = character * 16 + (int)(found - "0123456789abcdef");
+		character = 16 * character + value;
 	}
 	return character;
 }
@@ -215,7 +224,7 @@ static size_t lexer_unescape(
 		chat_text_add_literal(text, "\\", false);
 		return 0;
 	}
-	character = n && n < length ? lexer_hex(lexer, escape + 1, n) : -1;
+	character = n && n < length ? lexer_hex(escape + 1, n) : -1;
 	if (character < 0 || character > 0x10ffff || (character & ~0x7ff) == 0xd800)
 		chat_fail(lexer->context, MIMEO_E_UNSUPPORTED, "escape \"\\%.*s\" is not supported",
 			(int)(n < length ? n + 1 : 1), escape);

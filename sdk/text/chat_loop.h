@@ -2,8 +2,10 @@
 #ifndef MIMEO_SDK_TEXT_CHAT_LOOP_H
 #define MIMEO_SDK_TEXT_CHAT_LOOP_H
 
-/* The progress of a for loop, which is its `loop` variable. Items are fetched, and filtered, only
- * when they are needed. */
+/*
+ * The progress of a for loop, which is its `loop` variable. Items are fetched, and filtered, only
+ * when they are needed.
+ */
 
 #include "sdk/text/chat_builtin.h"
 

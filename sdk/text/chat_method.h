@@ -2,8 +2,10 @@
 #ifndef MIMEO_SDK_TEXT_CHAT_METHOD_H
 #define MIMEO_SDK_TEXT_CHAT_METHOD_H
 
-/* Methods of Python's strings, lists, tuples and dicts, without those that would change their
- * object. */
+/*
+ * Methods of Python's strings, lists, tuples and dicts, without those that would change their
+ * object.
+ */
 
 #include "sdk/text/chat_builtin.h"
 

@@ -296,8 +296,10 @@ static struct chat_value string_find(const struct chat_call *call)
 	return chat_int(-1);
 }
 
-/* (before, separator, behind); if it is not found, the string stands first, or last if searched
- * from the end. */
+/*
+ * (before, separator, behind); if it is not found, the string stands first, or last if searched
+ * from the end.
+ */
 static struct chat_value string_partition(const struct chat_call *call)
 {
 	const struct chat_string *string = call->self.string, *separator = string_argument(call, 0);

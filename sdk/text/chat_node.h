@@ -26,7 +26,7 @@ enum chat_node_kind {
 	CHAT_NODE_CALL_BLOCK, /* a: CALL, b: MACRO without a symbol, which is the caller */
 	CHAT_NODE_FILTER_BLOCK, /* a: filters of a CAPTURED, b: list */
 	CHAT_NODE_WITH,         /* a: list of SET, b: list */
-	CHAT_NODE_SCOPE,        /* a: list ({% generation %}) */
+	CHAT_NODE_SCOPE,        /* b: list ({% generation %}) */
 	CHAT_NODE_BREAK,
 	CHAT_NODE_CONTINUE,
 	/* expressions */

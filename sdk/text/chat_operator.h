@@ -2,8 +2,10 @@
 #ifndef MIMEO_SDK_TEXT_CHAT_OPERATOR_H
 #define MIMEO_SDK_TEXT_CHAT_OPERATOR_H
 
-/* The operators of expressions, with Python's types and results. What Python refuses with a
- * TypeError is INVALID. */
+/*
+ * The operators of expressions, with Python's types and results. What Python refuses with a
+ * TypeError is INVALID.
+ */
 
 #include "sdk/text/chat_value.h"
 

@@ -32,8 +32,10 @@ static struct chat_node *parse_block(
 	return list;
 }
 
-/* A block with variables of its own. Jinja decides anew there whether what it contains is
- * conditional. */
+/*
+ * A block with variables of its own. Jinja decides anew there whether what it contains is
+ * conditional.
+ */
 static struct chat_node *parse_scope(
 	struct parser *parser, const char *const *ends, const struct chat_token **ret_end)
 {
@@ -114,8 +116,9 @@ static struct chat_node *parse_set(struct parser *parser)
 static struct chat_node *parse_parameters(struct parser *parser)
 {
 	struct chat_node *list = NULL, **last = &list;
-	bool has_default = false;
+	bool has_default = false, was_conditional = parser->is_conditional;
 
+	parser->is_conditional = false;
 	parser_expect(parser, "(");
 	while (!parser_is(parser, ")")) {
 		struct chat_node *node;
@@ -136,43 +139,24 @@ static struct chat_node *parse_parameters(struct parser *parser)
 		last = &node->next;
 	}
 	parser_expect(parser, ")");
+	parser->is_conditional = was_conditional;
 	return list;
 }
 
-/* Parameters and body of a macro. Loops around it end at its border, and what it uses the macro
- * around it uses, too. */
-static struct chat_node *parse_macro_body(
-	struct parser *parser, struct chat_node *node, const char *end)
+/*
+ * The body of a macro. Loops around the macro cannot be left from within; what it uses of `caller`,
+ * `kwargs` and `varargs`, the macro around it uses, too.
+ */
+static void parse_macro_body(struct parser *parser, struct chat_node *macro, const char *end)
 {
 	uint32_t outer_flags = parser->macro_flags, outer_loops = parser->n_loops;
-	bool was_conditional = parser->is_conditional;
 
-	parser->n_loops = 0;
-	parser->is_conditional = false;
-	if (parser_is(parser, "("))
-		node->a = parse_parameters(parser);
 	parser->macro_flags = 0;
-	parser->is_conditional = was_conditional;
-	if (node->kind == CHAT_NODE_CALL_BLOCK) {
-		/* the call stands between the parameters of its caller and the body */
-		struct chat_node *caller = parser_node(parser, CHAT_NODE_MACRO);
-
-		caller->a = node->a;
-		node->a = parse_expression(parser);
-		if (node->a->kind != CHAT_NODE_CALL)
-			parser_refuse_token(parser, "a call");
-		outer_flags |= parser->macro_flags;
-		parser->macro_flags = 0;
-		node->b = caller;
-		caller->b = parse_scope(parser, (const char *const[]){end, NULL}, NULL);
-		caller->flag = parser->macro_flags;
-	} else {
-		node->b = parse_scope(parser, (const char *const[]){end, NULL}, NULL);
-		node->flag = parser->macro_flags;
-	}
+	parser->n_loops = 0;
+	macro->b = parse_scope(parser, (const char *const[]){end, NULL}, NULL);
+	macro->flag = parser->macro_flags;
 	parser->macro_flags |= outer_flags;
 	parser->n_loops = outer_loops;
-	return node;
 }
 
 static struct chat_node *parse_macro(struct parser *parser)
@@ -182,14 +166,32 @@ static struct chat_node *parse_macro(struct parser *parser)
 
 	node->symbol = parser_symbol(parser, name);
 	node->value = parser_token_string(parser, name);
-	if (!parser_is(parser, "("))
-		parser_refuse_token(parser, "\"(\"");
-	return parse_macro_body(parser, node, "endmacro");
+	node->a = parse_parameters(parser);
+	parse_macro_body(parser, node, "endmacro");
+	return node;
 }
 
 static struct chat_node *parse_call(struct parser *parser)
 {
-	return parse_macro_body(parser, parser_node(parser, CHAT_NODE_CALL_BLOCK), "endcall");
+	struct chat_node *node = parser_node(parser, CHAT_NODE_CALL_BLOCK);
+	struct chat_node *caller = parser_node(parser, CHAT_NODE_MACRO);
+
+	if (parser_is(parser, "("))
+		caller->a = parse_parameters(parser);
+	node->a = parse_expression(parser);
+	if (node->a->kind != CHAT_NODE_CALL)
+		parser_refuse_token(parser, "a call");
+	node->b = caller;
+	parse_macro_body(parser, caller, "endcall");
+	return node;
+}
+
+static struct chat_node *parse_generation(struct parser *parser)
+{
+	struct chat_node *node = parser_node(parser, CHAT_NODE_SCOPE);
+
+	parse_macro_body(parser, node, "endgeneration");
+	return node;
 }
 
 static struct chat_node *parse_filter_block(struct parser *parser)
@@ -218,17 +220,6 @@ static struct chat_node *parse_with(struct parser *parser)
 		last = &(*last)->next;
 	}
 	node->b = parse_scope(parser, (const char *const[]){"endwith", NULL}, NULL);
-	return node;
-}
-
-static struct chat_node *parse_generation(struct parser *parser)
-{
-	struct chat_node *node = parser_node(parser, CHAT_NODE_SCOPE);
-	uint32_t outer_loops = parser->n_loops;
-
-	parser->n_loops = 0;
-	node->a = parse_scope(parser, (const char *const[]){"endgeneration", NULL}, NULL);
-	parser->n_loops = outer_loops;
 	return node;
 }
 

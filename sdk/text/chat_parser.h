@@ -2,8 +2,10 @@
 #ifndef MIMEO_SDK_TEXT_CHAT_PARSER_H
 #define MIMEO_SDK_TEXT_CHAT_PARSER_H
 
-/* The state of a parse, and the parser of expressions. A recursive descent in the order of Jinja's
- * own parser. */
+/*
+ * The state of a parse, and the parser of expressions. A recursive descent in the order of Jinja's
+ * own parser.
+ */
 
 #include "sdk/text/chat_lexer.h"
 #include "sdk/text/chat_node.h"

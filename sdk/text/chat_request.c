@@ -13,8 +13,10 @@ static int request_set(json_t *object, const char *name, const json_t *value)
 	return json_object_set(object, name, (json_t *)(uintptr_t)value) ? MIMEO_E_NO_MEMORY : 0;
 }
 
-/* Templates read a message's reasoning under the first or the second name; clients send any of the
- * three. */
+/*
+ * Templates read a message's reasoning under the first or the second name; clients send any of the
+ * three.
+ */
 static int request_add_reasoning(json_t **message)
 {
 	static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};

@@ -206,8 +206,10 @@ static void macro_set_defaults(
 	}
 }
 
-/* The variables `varargs`, `kwargs` and `caller` of a macro that uses them; other arguments must
- * not be left. */
+/*
+ * The variables `varargs`, `kwargs` and `caller` of a macro that uses them; other arguments must
+ * not be left.
+ */
 static void macro_set_rest(struct chat_run *run, const struct chat_macro *macro,
 	struct chat_scope *scope, struct chat_list *positional, struct chat_dict *keywords)
 {
@@ -327,7 +329,7 @@ static enum flow statement_run_one(
 	case CHAT_NODE_WITH:
 		return statement_with(run, scope, node);
 	case CHAT_NODE_SCOPE:
-		return statement_run(run, chat_scope_new(run, scope), node->a);
+		return statement_run(run, chat_scope_new(run, scope), node->b);
 	case CHAT_NODE_BREAK:
 		return FLOW_BREAK;
 	case CHAT_NODE_CONTINUE:

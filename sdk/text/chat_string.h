@@ -41,8 +41,10 @@ struct chat_value chat_string_part(
 struct chat_value chat_string_concat(
 	struct chat_context *context, const struct chat_string *a, const struct chat_string *b);
 
-/* Make a string read-only, so that several threads can use it: nothing is computed or appended
- * later. */
+/*
+ * Make a string read-only, so that several threads can use it: nothing is computed or appended
+ * later.
+ */
 void chat_string_freeze(struct chat_context *context, struct chat_string *string);
 
 /* Never 0. */
@@ -59,8 +61,10 @@ bool chat_string_is_foreign(const struct chat_string *string);
 bool chat_string_is(const struct chat_string *string, const char *terminated);
 int chat_string_compare(
 	struct chat_context *context, const struct chat_string *a, const struct chat_string *b);
-/* The first byte >= `from` at which `needle` stands, or SIZE_MAX. The last one that ends at or
- * before `end`. */
+/*
+ * The first byte >= `from` at which `needle` stands, or SIZE_MAX. The last one that ends at or
+ * before `end`.
+ */
 size_t chat_string_find(struct chat_context *context, const struct chat_string *string,
 	const struct chat_string *needle, size_t from);
 size_t chat_string_find_last(struct chat_context *context, const struct chat_string *string,

@@ -39,8 +39,10 @@ static struct chat_value test_escaped(const struct chat_call *call)
 	return chat_bool(call->self.type == CHAT_STRING && call->self.is_markup);
 }
 
-/* Python's `is`: for numbers and strings, whose identity is an accident there, equality within one
- * type. */
+/*
+ * Python's `is`: for numbers and strings, whose identity is an accident there, equality within one
+ * type.
+ */
 static struct chat_value test_sameas(const struct chat_call *call)
 {
 	struct chat_value a = call->self, b = call->arguments[0];

@@ -179,8 +179,10 @@ static void chat_add_upper(struct chat_text *text, int32_t c, bool foreign)
 		chat_text_add_character(text, upper[i], foreign);
 }
 
-/* Greek letters with an iota below have a title case of one character; ligatures become a capital
- * and small letters. */
+/*
+ * Greek letters with an iota below have a title case of one character; ligatures become a capital
+ * and small letters.
+ */
 static void chat_add_title(struct chat_text *text, int32_t c, bool foreign)
 {
 	int32_t upper[3];

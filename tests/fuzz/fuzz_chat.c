@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * A chat template of any bytes, up to the first NUL, rendered with the request that follows it. What is rendered is UTF-8
- * with a mark for each byte; what fails says why.
+ * A chat template of any bytes, up to the first NUL, rendered with the request that follows it.
+ * What is rendered is UTF-8 with a mark for each byte; what fails says why.
  */
 
 #include <stdlib.h>

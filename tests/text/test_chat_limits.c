@@ -16,7 +16,7 @@ static void test_steps_have_a_limit(void **state)
 		MIMEO_E_TOO_LONG, "line 1: the template takes more than 67108864 steps");
 }
 
-static void test_text_that_grows_at_its_front_is_charged_by_its_bytes(void **state)
+static void test_text_that_grows_at_its_front_ends_at_a_limit(void **state)
 {
 	assert_chat_fails("{% set ns = namespace(s='') %}{% for i in range(100000) %}{% set ns.s = "
 			  "'xxxxxxxx' + ns.s %}{% endfor %}",
@@ -282,7 +282,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_steps_have_a_limit),
-		cmocka_unit_test(test_text_that_grows_at_its_front_is_charged_by_its_bytes),
+		cmocka_unit_test(test_text_that_grows_at_its_front_ends_at_a_limit),
 		cmocka_unit_test(test_text_that_grows_at_its_end_is_cheap),
 		cmocka_unit_test(test_recursion_has_a_limit),
 		cmocka_unit_test(test_nested_values_have_a_limit),
