@@ -18,13 +18,10 @@ struct chat_scope *chat_scope_new(struct chat_run *run, struct chat_scope *paren
 	return scope;
 }
 
-struct chat_scope *chat_scope_renew(struct chat_run *run, struct chat_scope *scope)
+void chat_scope_empty(struct chat_scope *scope)
 {
-	if (scope->is_captured)
-		return chat_scope_new(run, scope->parent);
 	for (struct chat_binding *binding = scope->bindings; binding; binding = binding->next)
 		binding->value.type = CHAT_MISSING;
-	return scope;
 }
 
 void chat_scope_set(

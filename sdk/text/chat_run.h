@@ -23,7 +23,6 @@ struct chat_binding {
 struct chat_scope {
 	struct chat_scope *parent;
 	struct chat_binding *bindings; /* a value that is MISSING: not set */
-	bool is_captured;              /* a macro refers to it */
 };
 
 struct chat_run {
@@ -42,8 +41,9 @@ struct chat_macro {
 };
 
 struct chat_scope *chat_scope_new(struct chat_run *run, struct chat_scope *parent);
-/* A scope for the next turn of a loop: the same one, emptied, unless it is captured. */
-struct chat_scope *chat_scope_renew(struct chat_run *run, struct chat_scope *scope);
+/* Nothing is set any more. The turns of a loop share a scope, also for the macros that refer to it.
+ */
+void chat_scope_empty(struct chat_scope *scope);
 void chat_scope_set(
 	struct chat_run *run, struct chat_scope *scope, uint32_t symbol, struct chat_value value);
 struct chat_value chat_scope_get(

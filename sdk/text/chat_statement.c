@@ -107,9 +107,9 @@ struct loop_owner {
 
 static bool statement_accepts(struct chat_loop *loop, struct chat_value item)
 {
-	struct loop_owner *owner = loop->owner;
+	const struct loop_owner *owner = loop->owner;
 
-	owner->test = chat_scope_renew(owner->run, owner->test);
+	chat_scope_empty(owner->test);
 	statement_assign(owner->run, owner->test, owner->node->a, item);
 	return chat_truth(chat_evaluate(owner->run, owner->test, owner->node->e));
 }
@@ -136,7 +136,7 @@ static enum flow statement_loop(struct chat_run *run, struct chat_scope *scope,
 	while (chat_loop_next(&run->context, loop, &item)) {
 		enum flow flow;
 
-		turn = chat_scope_renew(run, turn);
+		chat_scope_empty(turn);
 		chat_scope_set(run, turn, CHAT_SYMBOL_LOOP, variable);
 		statement_assign(run, turn, node->a, item);
 		flow = statement_run(run, turn, node->c);
@@ -144,6 +144,7 @@ static enum flow statement_loop(struct chat_run *run, struct chat_scope *scope,
 			break;
 		completed |= flow == FLOW_NEXT;
 	}
+	chat_scope_empty(turn);
 	return completed ? FLOW_NEXT : statement_run(run, chat_scope_new(run, scope), node->d);
 }
 
@@ -265,8 +266,6 @@ static struct chat_value macro_new(
 		.type = CHAT_MACRO, .macro = CHAT_NEW(&run->context, struct chat_macro)};
 
 	*value.macro = (struct chat_macro){node, scope, macro_call};
-	for (; scope && !scope->is_captured; scope = scope->parent)
-		scope->is_captured = true;
 	return value;
 }
 

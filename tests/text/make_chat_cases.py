@@ -70,7 +70,8 @@ CLAIMS = {
 		"{{ a['b'] }}", "{{ a() }}", "{{ a + 1 }}", "{{ -a }}", "{{ user.x.y }}", "{{ a | int }}", "{{ a | tojson }}", "{{ a | items | list }}", "{{ user.n.x }}|{{ user.n.x.y }}"],
 	"the sandbox hides internals and what changes lists and dicts": [
 		"{{ list.append(1) }}", "{{ user.pop('name') }}", "{{ user.update({}) }}", "{{ list.append is defined }} {{ list.__class__ }}| {{ ''.__class__.__mro__ }}",
-		"{{ user.__class__.x }}", "{{ list.sort() }}", "{{ list.copy() }} {{ user.copy() == user }}"],
+		"{{ user.__class__.x }}", "{{ list.sort() }}", "{{ list.copy() }} {{ user.copy() == user }}",
+		"{{ {'pop': 1, 'x': 2}.pop }}|{{ {'pop': 1}['pop'] }}|{{ {'pop': 1}.pop is defined }}"],
 	"namespaces keep what is set in loops": [
 		"{% set ns = namespace(n=0, s='') %}{% for x in list %}{% set ns.n = ns.n + x %}{% set ns.s = ns.s ~ x %}{% endfor %}{{ ns.n }} {{ ns.s }} {{ ns.x is defined }}",
 		"{% set ns = namespace({'a': 1}, b=2) %}{{ ns.a + ns.b }} {{ ns['a'] }}", "{% set user.x = 1 %}", "{% set ns = namespace() %}{% set ns._x = 1 %}", "{{ namespace(_x=1) }}"],
@@ -102,7 +103,9 @@ CLAIMS = {
 		"{% macro f(a) %}{% endmacro %}{{ f(1, a=1) }}", "{% macro f(n) %}{% if n %}{{ n }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(5) }}"],
 	"macros see the variables around their definition": [
 		"{% set x = 1 %}{% macro f() %}{{ x }}{% set x = 2 %}{{ x }}{% endmacro %}{{ f() }}{% set x = 3 %}{{ f() }}{{ x }}", "{% macro f() %}{{ y }}|{{ list }}{% endmacro %}{% for y in [1] %}{{ f() }}{% endfor %}",
-		"{% for y in [1, 2] %}{% macro f() %}{{ y }}{{ loop.index }}{% endmacro %}{{ f() }}{% endfor %}"],
+		"{% for y in [1, 2] %}{% macro f() %}{{ y }}{{ loop.index }}{% endmacro %}{{ f() }}{% endfor %}",
+		"{% set ns = namespace() %}{% for y in [1, 2] %}{% if y == 1 %}{% macro f() %}{{ y }}{{ z }}|{% endmacro %}{% set ns.f = f %}{% endif %}{% set z = y * 2 %}{{ ns.f() }}{% endfor %}",
+		"{% macro f(x) %}{% if x > 1 %}{% set y = x %}{% endif %}{{ y }}|{% endmacro %}{{ f(2) }}{{ f(1) }}"],
 	"a call block hands its body to a macro": [
 		"{% macro f(a) %}<{{ caller() }}{{ a }}>{% endmacro %}{% call f(1) %}body {{ list }}{% endcall %}", "{% macro f() %}{{ caller(1, b=2) }}{% endmacro %}{% call(a, b) f() %}{{ a }}{{ b }}{% endcall %}",
 		"{% macro f() %}{{ caller is defined }}{% endmacro %}{{ f() }}"],

@@ -2,6 +2,8 @@
 
 /* Which bytes of a rendered chat are the user's. */
 
+#include <stdio.h>
+
 #include "tests/text/chat.h"
 
 #define USERS                                                                                      \
@@ -112,16 +114,25 @@ static void test_a_role_that_is_a_word_is_the_templates(void **state)
 		"<|user|><Hi>");
 }
 
-static void test_a_role_with_other_characters_is_the_users(void **state)
+static void check_foreign_role(const char *role)
 {
-	struct chat chat =
-		chat_make("{{ messages[0].role }}", "{}", "{'messages': [{'role': 'a|><|b'}]}");
+	char users[128];
+	struct chat chat;
 
+	snprintf(users, sizeof(users), "{'messages': [{'role': '%s'}]}", role);
+	chat = chat_make("{{ messages[0].role }}", "{}", users);
 	assert_int_equal(chat.status, 0);
-	assert_int_equal(chat.length, 6);
+	assert_int_equal(chat.length, strlen(role));
 	for (size_t i = 0; i < chat.length; i++)
 		assert_int_equal(chat.foreign[i], 1);
 	chat_free(&chat);
+}
+
+static void test_a_role_that_is_long_or_has_other_characters_is_the_users(void **state)
+{
+	check_foreign_role("a|><|b");
+	check_foreign_role("a b");
+	check_foreign_role("a_role_of_more_than_32_characters");
 }
 
 int main(void)
@@ -139,7 +150,7 @@ int main(void)
 		cmocka_unit_test(test_escapes_of_safe_text_keep_the_origin),
 		cmocka_unit_test(test_captured_text_keeps_the_origin),
 		cmocka_unit_test(test_a_role_that_is_a_word_is_the_templates),
-		cmocka_unit_test(test_a_role_with_other_characters_is_the_users),
+		cmocka_unit_test(test_a_role_that_is_long_or_has_other_characters_is_the_users),
 	};
 
 	return cmocka_run_group_tests_name("chat_foreign", tests, NULL, NULL);
