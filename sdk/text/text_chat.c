@@ -180,7 +180,7 @@ static json_t *text_chat_parse(const char *text, size_t length, const struct fau
 			TEXT_CHAT_VALUES_MAX);
 		return NULL;
 	}
-	CLEANUP(cleanup_json) json_t *json = json_loadb(text, length, 0, &reason);
+	CLEANUP(cleanup_json) json_t *json = json_loadb(text, length, JSON_ALLOW_NUL, &reason);
 	if (!json) {
 		fault_set(fault, MIMEO_E_INVALID, "the chat: line %d: no valid JSON: %s", reason.line,
 			reason.text);

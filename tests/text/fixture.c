@@ -52,7 +52,7 @@ int fixture_file(const char *content, size_t length)
 
 int fixture_open_json(struct mimeo_text **ret, const char *json, char *message, size_t size)
 {
-	struct mimeo_text_files files = MIMEO_TEXT_FILES_INIT;
+	struct mimeo_model_files files = MIMEO_MODEL_FILES_INIT;
 
 	files.tokenizer = fixture_file(json, strlen(json));
 	int rc = mimeo_text_open_files(ret, &files, message, size);
