@@ -27,6 +27,9 @@ WEATHER = {"type": "function", "function": {
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}
 
 
+REQUESTS = ("CompletionRequest", "ChatRequest", "EmbeddingRequest", "TokenizeRequest", "DetokenizeRequest")
+
+
 class Clients:
     def __init__(self, own, name):
         self.rig, self.name, self.tiny = own, name, name == "tinycalc"
@@ -190,7 +193,7 @@ class Clients:
 def narrow(schema, name, hidden, max_len):
     """What depends on the model or on other fields, and limits that keep the run short."""
     schemas = schema["components"]["schemas"]
-    for request in ("CompletionRequest", "ChatRequest", "EmbeddingRequest", "TokenizeRequest", "DetokenizeRequest"):
+    for request in REQUESTS:
         schemas[request]["properties"]["model"] = {"enum": [name, None]}
     limits = {"type": ["integer", "null"], "minimum": 1, "maximum": 4}
     for request in ("CompletionRequest", "ChatRequest"):
@@ -229,7 +232,8 @@ def narrow(schema, name, hidden, max_len):
                 value["maxItems"] = max_len // 4
         for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
             adapt(child)
-    adapt(schemas)
+    for request in (*REQUESTS, "Message"):
+        adapt(schemas[request])
 
 
 def main():

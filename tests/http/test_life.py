@@ -47,7 +47,7 @@ def test_request_of_a_client_that_disconnects_is_cancelled():
                 n += 1
                 own.server.await_metric("mimeo_http_cancelled_total", n)
         leaving = begin(own, "/v1/embeddings", {"input": ["x"] * 100})
-        await_in_flight(own, 1)
+        await_in_flight(own, 32)
         leaving.close()
         own.daemon.release()
         await_in_flight(own, 0)
