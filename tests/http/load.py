@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Tokens per second of N connections to mimeo-http beside the same load by the library: for developers.
+
+	MIMEO_BUILD=build-test python3 tests/http/load.py [--model FOLDER] [--connections 64] [--seconds 60]
+
+Each connection asks for completions one after another. The library has as many requests in flight from one process.
+Whole replies and streams are measured in turns with it, because a machine's speed changes.
+"""
+import argparse
+import json
+import pathlib
+import selectors
+import socket
+import subprocess
+import time
+
+import rig
+
+PROMPT = "count 97 12\n"
+
+
+class Connection:
+    def __init__(self, path, request):
+        self.request, self.buffer = request, b""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.connect(path)
+        self.sock.sendall(request)
+
+    def read(self, stream):
+        """Receive, and return the tokens that came: of a stream its events, else of a whole reply its usage."""
+        part = self.sock.recv(1 << 16)
+        assert part, self.buffer[-500:]
+        if stream:
+            # Each token is an event; the last two are no tokens.
+            n = (self.buffer[-5:] + part).count(b"data: ")
+            self.buffer = (self.buffer + part)[-32:]
+            if not self.buffer.endswith(b"0\r\n\r\n"):
+                return n
+            n -= 2
+        else:
+            self.buffer += part
+            head, split, body = self.buffer.partition(b"\r\n\r\n")
+            if not split or len(body) < int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]):
+                return 0
+            n = json.loads(body)["usage"]["completion_tokens"]
+        self.buffer = b""
+        self.sock.sendall(self.request)
+        return n
+
+
+def measure_http(own, arguments, stream):
+    body = json.dumps({"prompt": PROMPT, "max_tokens": arguments.max_tokens, "ignore_eos": True, "temperature": 0,
+                       "stream": stream})
+    request = (f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}").encode()
+    selector, n = selectors.DefaultSelector(), 0
+    connections = [Connection(str(own.server.path), request) for _ in range(arguments.connections)]
+    for connection in connections:
+        selector.register(connection.sock, selectors.EVENT_READ, connection)
+    began, cpu = time.monotonic(), own.server.cpu_seconds()
+    while time.monotonic() < began + arguments.seconds:
+        for key, _ in selector.select(1):
+            n += key.data.read(stream)
+    elapsed, cpu = time.monotonic() - began, own.server.cpu_seconds() - cpu
+    for connection in connections:
+        connection.sock.close()
+    own.server.await_metric("mimeo_http_requests_in_flight", 0)
+    return n / elapsed, cpu / max(n, 1) * 1e6
+
+
+def measure_sdk(own, arguments):
+    ids = own.server.post("/tokenize", {"prompt": PROMPT}).json()["tokens"]
+    done = subprocess.run([str(rig.BUILD / "tests" / "http" / "sdk_load"), str(own.daemon.socket),
+                           str(arguments.connections), str(arguments.seconds), str(arguments.max_tokens),
+                           *map(str, ids)], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=pathlib.Path)
+    parser.add_argument("--connections", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--turns", type=int, default=1)
+    arguments = parser.parse_args()
+    options = ["--capture-sizes", "1,2,4,8,16,32,64", "--kv-pages", "4096", "--max-requests", "64"]
+    with rig.Rig(daemon_options=options, model=arguments.model) as own:
+        for _ in range(arguments.turns):
+            sdk = measure_sdk(own, arguments)
+            print(f"library: {sdk:.1f} tokens/s", flush=True)
+            for stream in (False, True):
+                rate, cpu = measure_http(own, arguments, stream)
+                print(f"{'streams' if stream else 'whole replies'}: {rate:.1f} tokens/s ({100 * rate / sdk:.1f} %), "
+                      f"{cpu:.1f} us of mimeo-http's CPU time a token", flush=True)
+
+
+if __name__ == "__main__":
+    main()
