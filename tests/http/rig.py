@@ -228,7 +228,7 @@ class Rig:
     def __exit__(self, *failure):
         for process in (self.server, self.daemon):
             process.kill()
-        if failure[0]:
+        if failure[0] and getattr(failure[1], "code", 1) != 0:
             for process in (self.server, self.daemon):
                 if process.log_path.exists():
                     print("".join(f"# {line}\n" for line in process.log().splitlines()[-20:]), end="")
@@ -259,5 +259,5 @@ def run(module, with_shared=True):
                 print("".join(f"# {line}\n" for line in traceback.format_exc().splitlines()), end="", flush=True)
     finally:
         if shared:
-            shared.__exit__(failed or None)
+            shared.__exit__(failed or None, None)
     sys.exit(1 if failed else 0)

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The examples that make text: examples/chat.c and examples/python/mimeo.py."""
+import os
+import subprocess
+import sys
+
+import rig
+
+LIBRARIES = ":".join(str(rig.BUILD / folder) for folder in ("sdk", "sdk/text"))
+PYTHON = rig.SOURCE / "examples" / "python"
+
+
+def run(argv, text="", **env):
+    return subprocess.run(argv, input=text, capture_output=True, text=True, timeout=rig.PATIENCE,
+                          env={**os.environ, "MIMEO_SOCKET": str(daemon.socket), "LD_LIBRARY_PATH": LIBRARIES, **env})
+
+
+def python(code):
+    done = run([sys.executable, "-c", f"import sys; sys.path.insert(0, {str(PYTHON)!r})\nimport mimeo\n" + code])
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_chat_in_c_answers_lines_and_has_60_of_its_own():
+    done = run([str(rig.BUILD / "examples" / "chat")], "count 97 3\n\n")
+    assert done.returncode == 0 and done.stdout == "97 98 99\n", (done.stdout, done.stderr)
+    assert len((rig.SOURCE / "examples" / "chat.c").read_text().splitlines()) <= 60
+
+
+def test_chat_in_c_says_why_it_cannot():
+    done = run([str(rig.BUILD / "examples" / "chat")], "x\n", MIMEO_SOCKET="/nonexistent")
+    assert done.returncode == 1 and "no daemon" in done.stderr
+
+
+def test_python_program_is_a_chat():
+    done = run([sys.executable, str(PYTHON / "mimeo.py"), "tinycalc"], "count 97 3\n")
+    assert done.returncode == 0 and done.stdout == "97 98 99\n", (done.stdout, done.stderr)
+
+
+def test_python_yields_pieces_of_an_answer():
+    out = python('with mimeo.Mimeo() as m:\n'
+                 '\tprint(m.models())\n'
+                 '\tpieces = list(m.generate("count 97 12\\n", temperature=0))\n'
+                 '\tprint(len(pieces) > 5, "".join(pieces))\n'
+                 '\tprint("".join(m.chat([{"role": "user", "content": "count 97 3"}], temperature=0)))\n'
+                 '\tprint(m.encode("a"), m.decode([97, 98]))\n')
+    assert out == ("['tinycalc']\nTrue 97 98 99 100 101 102 103 104 105 106 107 108\n97 98 99\n[1, 97] ab\n"), out
+
+
+def test_python_stops_at_a_string_and_at_a_limit():
+    out = python('with mimeo.Mimeo() as m:\n'
+                 '\tprint(repr("".join(m.generate("count 97 12\\n", temperature=0, stop=["99 1"]))))\n'
+                 '\tprint(repr("".join(m.generate("count 97 12\\n", temperature=0, max_tokens=4))))\n')
+    assert out == "'97 98 '\n'97 9'\n", out
+
+
+def test_python_answers_again_after_a_generator_that_was_left():
+    out = python('with mimeo.Mimeo() as m:\n'
+                 '\tfor piece in m.generate("count 97 3\\n", ignore_eos=True):\n'
+                 '\t\tbreak\n'
+                 '\tprint("".join(m.generate("count 97 3\\n", temperature=0)))\n')
+    assert out == "97 98 99\n", out
+
+
+def test_python_raises_what_the_daemon_says():
+    out = python('with mimeo.Mimeo() as m:\n'
+                 '\tfor call in (lambda: list(m.generate([1, 256])), lambda: list(m.generate("x" * 3000)),\n'
+                 '\t\tlambda: m.encode("x", "none"), lambda: m.chat([{"role": "king", "content": "x"}])):\n'
+                 '\t\ttry:\n\t\t\tcall()\n'
+                 '\t\texcept mimeo.MimeoError as error:\n\t\t\tprint(error.status, error)\n')
+    lines = out.splitlines()
+    assert len(lines) == 4 and lines[0].startswith("-2 token 1 is 256") and lines[1].startswith("-5 "), out
+    assert lines[2].startswith("-7 ") and "unknown role king" in lines[3], out
+
+
+if __name__ == "__main__":
+    with rig.Rig(start=False) as own:
+        daemon = own.daemon
+        daemon.start()
+        rig.eventually(lambda: "ready" in daemon.log(), "mimeod serves")
+        rig.run(sys.modules[__name__], with_shared=False)
