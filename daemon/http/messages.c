@@ -42,8 +42,12 @@ static bool messages_join_content(json_t *message, size_t index, struct api_erro
 	char field[FIELD_MAX];
 	size_t i;
 
-	if (!content || json_is_string(content))
+	if (json_is_string(content))
 		return true;
+	/* Beside tool calls. Most templates append it to a text unseen. */
+	if (!content)
+		return json_object_set_new(message, "content", json_string("")) == 0 ||
+			api_error_set_status(error, MIMEO_E_NO_MEMORY, "");
 	snprintf(field, sizeof(field), "messages[%zu].content", index);
 	if (!json_is_array(content))
 		return api_error_set(error, 400, NULL, field, "%s must be a string or a list of parts", field);
