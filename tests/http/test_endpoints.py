@@ -61,8 +61,10 @@ def test_stop_string_ends_the_text_before_it():
 
 
 def test_request_that_was_stopped_leaves_the_daemon():
-    server().complete(stop="97", ignore_eos=True, max_tokens=1500)
+    before = server().metric("mimeo_http_completion_tokens_total")
+    server().complete(stop="97", ignore_eos=True, max_tokens=2000)
     server().await_metric("mimeo_http_requests_in_flight", 0)
+    assert server().metric("mimeo_http_completion_tokens_total") < before + 1000
 
 
 def test_same_seed_gives_the_same_answer():

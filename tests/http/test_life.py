@@ -68,6 +68,21 @@ def test_stream_of_a_client_that_disconnects_in_the_middle_is_cancelled():
         assert_answers(own)
 
 
+def test_client_that_left_before_its_request_was_read_is_noticed():
+    with rig.Rig() as own:
+        own.daemon.hold()
+        body = json.dumps(LONG)
+        own.server.signal(signal.SIGSTOP)
+        leaving = own.server.raw()
+        leaving.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        leaving.shutdown(socket.SHUT_WR)
+        own.server.signal(signal.SIGCONT)
+        assert leaving.recv(1) == b""
+        own.daemon.release()
+        own.server.await_metric("mimeo_http_cancelled_total", 1)
+        await_in_flight(own, 0)
+
+
 def test_clients_that_leave_at_any_moment_leave_nothing_behind():
     with rig.Rig() as own:
         assert_answers(own)
