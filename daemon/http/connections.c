@@ -135,10 +135,11 @@ bool connections_have_space(const struct connections *connections)
 	return connections->http->counters.n_connections < connections->http->options->max_connections;
 }
 
-bool connections_accept(struct connections *connections, int listener, bool is_unix)
+bool connections_accept(struct connections *connections, int listener, bool is_unix, int64_t now_ms)
 {
 	static struct log_limit limit = LOG_LIMIT(1);
 
+	connections->now_ms = now_ms;
 	for (unsigned n = 0; n < ACCEPTS_A_TURN; n++) {
 		struct sockaddr_storage address;
 		socklen_t length = sizeof(address);

@@ -37,7 +37,7 @@ void connections_run(struct connections *connections, int64_t now_ms);
 
 /* Accept what waits on a listening socket. False if there is no space for more: the caller stops to watch the
  * socket until there is. Then the connection that has been idle for the longest time is closed. */
-bool connections_accept(struct connections *connections, int listener, bool is_unix);
+bool connections_accept(struct connections *connections, int listener, bool is_unix, int64_t now_ms);
 bool connections_have_space(const struct connections *connections);
 /* No further request on any connection; those in flight go on. */
 void connections_drain(struct connections *connections);

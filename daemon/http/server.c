@@ -116,7 +116,7 @@ static void server_accept(struct server *server, uint32_t source)
 	/* A signal came in the same turn. */
 	if (server->draining)
 		return;
-	if (server->full || connections_accept(server->connections, own->fd, own->is_unix))
+	if (server->full || connections_accept(server->connections, own->fd, own->is_unix, http_now_ms()))
 		return;
 	server->full = true;
 	(void)server_watch_sockets(server, EPOLL_CTL_DEL);

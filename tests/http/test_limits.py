@@ -333,15 +333,23 @@ def closed_after(sock, data=b"", every=None):
 
 
 def test_connection_without_a_request_is_closed_in_time():
-    with rig.Rig(["--receive-seconds", "1", "--idle-seconds", "3"]) as own:
+    with rig.Rig(["--receive-seconds", "3", "--idle-seconds", "5"]) as own:
         head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
-        assert closed_after(own.server.raw()) >= 0.9
+        assert closed_after(own.server.raw()) >= 2.9
         # Bytes that come one by one do not prolong it.
-        assert closed_after(own.server.raw(), head, 0.2) >= 0.9
-        assert closed_after(own.server.raw(), head + b"\r\n{", 0.2) >= 0.9
+        assert closed_after(own.server.raw(), head, 0.2) >= 2.9
+        assert closed_after(own.server.raw(), head + b"\r\n{", 0.2) >= 2.9
         # One that has been served may be idle for longer.
-        assert closed_after(own.server.raw(), b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n") >= 2.9
+        assert closed_after(own.server.raw(), b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n") >= 4.9
         assert own.server.metric("mimeo_http_connections_timed_out_total") >= 3
+
+
+def test_time_of_a_connection_begins_when_it_is_accepted():
+    with rig.Rig(["--receive-seconds", "4"]) as own:
+        time.sleep(5)
+        sock = own.server.raw()
+        time.sleep(0.2)
+        assert talk(b"GET /health HTTP/1.0\r\n\r\n", sock).startswith(b"HTTP/1.1 200")
 
 
 def test_stream_that_is_not_read_is_cancelled():
