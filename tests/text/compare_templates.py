@@ -344,7 +344,8 @@ def is_plain(request):
 def check_marks(request, text, marks):
 	"""
 	What is wrong with the marks of a text whose users write FOREIGN letters only, or None. Numbers, names and punctuation
-	of tools and of lists are foreign, too, so that what is not a letter is only checked where there are none.
+	of tools and of lists are foreign, too, so that what is not a letter is only checked where there are none, and quotes
+	of JSON not at all.
 	"""
 	data = text.encode()
 	if len(data) != len(marks):
@@ -354,7 +355,7 @@ def check_marks(request, text, marks):
 		size = len(char.encode())
 		if char in FOREIGN and marks[at:at + size] != "1" * size:
 			return f"{char!r} at byte {at} is not marked"
-		if char not in FOREIGN and "1" in marks[at:at + size] and is_plain(request):
+		if char not in FOREIGN + "\"'" and "1" in marks[at:at + size] and is_plain(request):
 			return f"{char!r} at byte {at} is marked: ...{data[max(0, at - 40):at + 40].decode(errors='replace')!r}"
 		at += size
 	for found in re.finditer(rb"<\|[^|<> ]*\|>", data):
