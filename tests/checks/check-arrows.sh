@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # Arrows (includes) only go down, and never in a circle between floors:
-#   ipc, kernels -> nobody;  attention -> kernels;  sdk -> ipc;  daemon -> all of these;
+#   ipc, kernels -> nobody;  attention -> kernels;  sdk -> ipc;  daemon -> all of these, but of the
+#   text library (sdk/text) only <mimeo/text.h>;
 #   examples -> <mimeo/...> and themselves;  nobody includes tests or examples.
 set -eu
 cd "${MIMEO_SOURCE:-$(dirname "$0")/../..}"
@@ -21,9 +22,11 @@ check sdk 'sdk|ipc'
 check daemon 'daemon|attention|kernels|ipc|sdk'
 lines=$(grep -rnE '^#[[:space:]]*include "' --include='*.[ch]' examples | grep -v '#include "examples/' || true)
 [ -z "$lines" ] || { echo "$lines"; bad=1; }
-# Programs that only talk to the daemon use the library's public face.
+lines=$(grep -rnE '^#[[:space:]]*include "sdk/text/' daemon || true)
+[ -z "$lines" ] || { echo "$lines"; bad=1; }
+# Programs that only talk to the daemon, or to no one, use the library's public face.
 lines=$(grep -rnE '^#[[:space:]]*include "(daemon/(engine|graph|model|serve|loop)|attention|kernels|ipc)/' \
-	daemon/run || true)
+	daemon/run daemon/tokenize || true)
 [ -z "$lines" ] || { echo "$lines"; bad=1; }
 lines=$(grep -rnE '^#[[:space:]]*include "(daemon/(engine|graph|model|serve|loop|startup)|attention|kernels|sdk|ipc)/' \
 	daemon/http | grep -v '"ipc/cleanup.h"' || true)

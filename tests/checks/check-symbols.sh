@@ -1,22 +1,27 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Every public function is in the symbol map, in the headers, in the manual (man/aliases.txt and the
+# Every public function is in a symbol map, in the headers, in the manual (man/aliases.txt and the
 # NAME of the page it leads to), and among what the built library exports; and nothing else is.
 # Every member of the headers' structs stands in a page of section 3, with its type and with its
 # struct, and every constant of its enums does.
-# The library: the first argument, else sdk/libmimeo.so of $MIMEO_BUILD.
+# The libraries: the arguments, else sdk/libmimeo.so and sdk/text/libmimeo-text.so of $MIMEO_BUILD.
 set -eu
 LC_ALL=C
 export LC_ALL
-library=${1:-${MIMEO_BUILD:-.}/sdk/libmimeo.so}
-case $library in
-/*) ;;
-*) library=$PWD/$library ;;
-esac
+from_here()
+{
+	case $1 in
+	/*) echo "$1" ;;
+	*) echo "$PWD/$1" ;;
+	esac
+}
+library=$(from_here "${1:-${MIMEO_BUILD:-.}/sdk/libmimeo.so}")
+text_library=$(from_here "${2:-${MIMEO_BUILD:-.}/sdk/text/libmimeo-text.so}")
 cd "${MIMEO_SOURCE:-$(dirname "$0")/../..}"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-headers='sdk/include/mimeo/mimeo.h ipc/include/mimeo/types.h'
+headers='sdk/include/mimeo/mimeo.h ipc/include/mimeo/types.h sdk/text/include/mimeo/text.h'
+maps='sdk/libmimeo.map sdk/text/libmimeo-text.map'
 n=0
 bad=0
 
@@ -32,8 +37,14 @@ same() {
 	bad=1
 }
 
-sed -n '/global:/,/local:/s/^[[:space:]]*\(mimeo_[a-z_]*\);.*/\1/p' sdk/libmimeo.map |
-	sort >"$work/map"
+functions_of() # the maps
+{
+	for map in "$@"; do
+		sed -n '/global:/,/local:/s/^[[:space:]]*\(mimeo_[a-z_]*\);.*/\1/p' "$map"
+	done | sort
+}
+# shellcheck disable=SC2086
+functions_of $maps >"$work/map"
 # A declaration starts with MIMEO_PUBLIC; the function is the name before its parenthesis.
 sed -n 's/^MIMEO_PUBLIC [^(]*[ *]\(mimeo_[a-z_]*\)(.*/\1/p' $headers |
 	sort >"$work/header"
@@ -47,18 +58,25 @@ for page in man/*.3.scd; do
 		sed -n "s/^\\(mimeo_[a-z_]*\\)\$/\\1 $stem/p"
 done | sort >"$work/names"
 
-same "the headers (>) declare what the symbol map (<) names" map header
-same "the manual's index (>) has what the symbol map (<) names" map aliases
+same "the headers (>) declare what the symbol maps (<) name" map header
+same "the manual's index (>) has what the symbol maps (<) name" map aliases
 same "the pages' NAMEs (>) are as the manual's index (<) says" pages names
-if [ -e "$library" ] && command -v nm >/dev/null; then
+# exports LIBRARY MAP
+exports()
+{
+	if [ ! -e "$1" ] || ! command -v nm >/dev/null; then
+		n=$((n + 1))
+		echo "ok $n - $(basename "$1") exports what its symbol map names # SKIP no library, or no nm"
+		return
+	fi
+	functions_of "$2" >"$work/own"
 	# A symbol's version stands behind @@; absolute symbols are the versions themselves.
-	nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' |
+	nm -D --defined-only "$1" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' |
 		sort >"$work/exported"
-	same "the library (>) exports what the symbol map (<) names" map exported
-else
-	n=$((n + 1))
-	echo "ok $n - the library exports what the symbol map names # SKIP no library, or no nm"
-fi
+	same "$(basename "$1") (>) exports what its symbol map (<) names" own exported
+}
+exports "$library" sdk/libmimeo.map
+exports "$text_library" sdk/text/libmimeo-text.map
 # "STRUCT: DECLARATION" for each member of each struct, and "ENUM: NAME" for each constant, spaces
 # and comments evened out. The pages show them in the same form.
 members()

@@ -30,7 +30,9 @@
  * Threads: a struct mimeo_text does not change after it is opened, so any number of threads may use one. A stream belongs to
  * one thread at a time.
  * Blocking: mimeo_text_open and mimeo_text_open_files read files; nothing else blocks. Memory: every call but
- * mimeo_text_id allocates; results are the caller's and are released by free(). Errors: a negative enum mimeo_status.
+ * mimeo_text_id and mimeo_text_vocab_size allocates; results are the caller's and are released by free(). Errors: a
+ * negative enum mimeo_status.
+ * Time and memory of a call are proportional to its text: there is no text that takes quadratic time.
  */
 
 #include <stddef.h>
@@ -77,7 +79,8 @@ MIMEO_PUBLIC uint32_t mimeo_text_vocab_size(const struct mimeo_text *text);
  * Encode `length` bytes of text, as Hugging Face's `tokenizers` does (encode, add_special_tokens by
  * MIMEO_TEXT_SPECIAL), without truncation and padding.
  * *ret_ids [*ret_n] is released by free(); it is not NULL if *ret_n is 0. 0, or TOO_LONG (more than
- * MIMEO_TEXT_MAX bytes), INVALID (unknown flags), NO_MEMORY.
+ * MIMEO_TEXT_MAX bytes; or a regular expression of the tokenizer exceeds its limit of steps), INVALID (unknown flags; or a
+ * character has no token, and the vocabulary lacks the unknown token that its file names), NO_MEMORY.
  */
 MIMEO_PUBLIC int mimeo_text_encode(const struct mimeo_text *text, const char *utf8, size_t length,
 	uint32_t flags, int32_t **ret_ids, size_t *ret_n);
@@ -90,7 +93,7 @@ MIMEO_PUBLIC int mimeo_text_encode(const struct mimeo_text *text, const char *ut
 /*
  * Decode n ids, as `tokenizers` does (decode, skip_special_tokens by MIMEO_TEXT_SKIP_SPECIAL). Ids without a token are
  * left out. *ret_utf8 [*ret_length] is valid UTF-8, has a terminator that is not counted, and is released by free().
- * 0, or INVALID (unknown flags), TOO_LONG, NO_MEMORY.
+ * 0, or INVALID (unknown flags), TOO_LONG (more than 1 GiB of text), NO_MEMORY.
  */
 MIMEO_PUBLIC int mimeo_text_decode(const struct mimeo_text *text, const int32_t *ids, size_t n,
 	uint32_t flags, char **ret_utf8, size_t *ret_length);
@@ -106,8 +109,8 @@ struct mimeo_text_stream_config {
 	size_t size;              /* sizeof(struct mimeo_text_stream_config); set by its _INIT */
 	uint32_t flags;           /* MIMEO_TEXT_SKIP_SPECIAL or 0 */
 	uint32_t n_stop;          /* 0 ... MIMEO_TEXT_STOP_MAX */
-	const char *const *stop;  /* [n_stop] terminated strings of 1 ... MIMEO_TEXT_STOP_BYTES bytes that end the
-	                             text; copied */
+	const char *const *stop;  /* [n_stop] terminated strings of 1 ... MIMEO_TEXT_STOP_BYTES bytes, valid UTF-8,
+	                             that end the text; copied */
 	const int32_t *before;    /* [n_before] ids ahead of the first one (the end of the prompt), which decide
 	                             about a leading space; not part of the text; copied */
 	size_t n_before;
@@ -124,12 +127,15 @@ MIMEO_PUBLIC int mimeo_text_stream_new(struct mimeo_text_stream **ret_stream,
 MIMEO_PUBLIC void mimeo_text_stream_free(struct mimeo_text_stream *stream);
 /*
  * Add n ids. *ret_utf8 [*ret_length] is the text that is certain now: whole characters only, and nothing that may still
- * be the beginning of a stop string. It may be empty, is terminated, and lives until the next call with this stream.
- * 0; 1 if a stop string was found: the text ends before it, and later ids are ignored; or NO_MEMORY.
+ * be the beginning of a stop string. It may be empty, is terminated, and lives until the next call with this stream. All
+ * texts together, with that of mimeo_text_stream_end, are what mimeo_text_decode gives for all ids.
+ * 0; 1 if a stop string was found: the text ends before it, and later ids are ignored. The first one that is complete
+ * counts, the longest of several that are complete at once. Or INVALID (the stream has ended), TOO_LONG, NO_MEMORY.
  */
 MIMEO_PUBLIC int mimeo_text_stream_push(struct mimeo_text_stream *stream, const int32_t *ids, size_t n,
 	const char **ret_utf8, size_t *ret_length);
-/* No further ids come: the text that was held back. Parts of a character become U+FFFD. 0 or NO_MEMORY. */
+/* No further ids come: the text that was held back, up to a stop string. Parts of a character become U+FFFD. 0, or TOO_LONG,
+ * NO_MEMORY. */
 MIMEO_PUBLIC int mimeo_text_stream_end(
 	struct mimeo_text_stream *stream, const char **ret_utf8, size_t *ret_length);
 /* The index of the stop string that was found, or -1. */
