@@ -14,8 +14,9 @@
 
 #include "daemon/model/error.h"
 
-#define TEXT_FILES_TOKENIZER_MAX (64u << 20)
-#define TEXT_FILES_CONFIG_MAX (4u << 20)
+/* Those of libmimeo-text. */
+#define TEXT_FILES_TOKENIZER_MAX (128u << 20)
+#define TEXT_FILES_CONFIG_MAX (32u << 20)
 #define TEXT_FILES_TEMPLATE_MAX (1u << 20)
 
 /* The copies of a directory's files; -1 in place of those that it does not have. *ret is the caller's, until
