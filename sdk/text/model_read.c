@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "sdk/text/model.h"
+#include "sdk/text/score.h"
 
 #define MODEL_TOKEN_MAX 65536u        /* bytes of a token */
 #define MODEL_SEARCHED_TOKEN_MAX 1024u /* of a unigram or WordPiece model: the steps of a search per byte of text */
@@ -82,7 +83,7 @@ static bool model_read_scores(struct model *model, const struct spec *spec)
 			spec_fail(spec, MIMEO_E_INVALID, "vocab[%zu] is not a token and its score", i);
 			break;
 		}
-		model->unigram.scores[i] = json_number_value(score);
+		model->unigram.scores[i] = score_read(json_number_value(score));
 		model_add_token(model, spec, json_string_value(token), json_string_length(token),
 			(json_int_t)i);
 	}

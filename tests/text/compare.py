@@ -183,27 +183,41 @@ def encode_all(tokenizer, texts, special):
     return ids, time.process_time() - before
 
 
+class Differences:
+    """How many results differ, and of these, how many inputs have characters that are newer."""
+    wrong = newer = 0
+
+    def __iadd__(self, other):
+        self.wrong += other.wrong
+        self.newer += other.newer
+        return self
+
+
 def count_differences(what, kinds, ours, theirs, arguments, tokenizer):
-    wrong = 0
+    found, wrong = Differences(), 0
     assert len(ours) == len(theirs), (what, len(ours), len(theirs))
     for kind, a, b in zip(kinds, ours, theirs):
         if a == b:
             continue
-        wrong += 1
+        if kind == "newer":
+            found.newer += 1
+            continue
+        found.wrong += 1
+        wrong = found.wrong
         if arguments.verbose and wrong <= 3:
             i, x, y = first_difference(a, b)
             print(f"  {what}, {kind}: from {i}: {x} is {y}", file=sys.stderr)
             if isinstance(a, list):
                 print(f"    {tokenizer.decode(y, skip_special_tokens=False)!r}", file=sys.stderr)
-    return wrong
+    return found
 
 
 def compare_documents(tokenizer, program, documents, arguments):
     """(ids, differences, our seconds, their seconds)"""
-    kinds = [k for k, _ in documents]
     data = [d for _, d in documents]
     texts = [d.decode(errors="replace") for d in data]
-    wrong = 0
+    kinds = [k if all(map(known, set(t))) else "newer" for (k, _), t in zip(documents, texts)]
+    wrong = Differences()
     theirs, their_seconds = encode_all(tokenizer, texts, False)
     _, idle = program.encode([])
     ours, seconds = program.encode(data)
@@ -231,7 +245,7 @@ def compare_random_ids(tokenizer, program, arguments, seed):
     draw = random.Random(seed)
     n = tokenizer.get_vocab_size(with_added_tokens=True)
     lists = [[draw.randrange(n + 20) for _ in range(draw.randrange(1, 60))] for _ in range(2000)]
-    wrong = 0
+    wrong = Differences()
     for skip in (False, True):
         decoded = [tokenizer.decode(ids, skip_special_tokens=skip) for ids in lists]
         keep = [i for i, t in enumerate(decoded) if "\0" not in t]
@@ -263,12 +277,13 @@ def compare(path, arguments):
     documents = inputs.make(int(arguments.megabytes * 1e6))
     n_ids, wrong, seconds, their_seconds = compare_documents(tokenizer, program, documents, arguments)
     wrong += compare_random_ids(tokenizer, program, arguments, arguments.seed)
-    _, newer, _, _ = compare_documents(tokenizer, program, inputs.newer(60000), argparse.Namespace(verbose=False))
+    _, newer, _, _ = compare_documents(tokenizer, program, inputs.newer(60000), arguments)
+    wrong += newer
     n_llama, wrong_llama = compare_llama_cpp(folder, program)
     size = sum(len(d) for _, d in documents) / 1e6
-    print(f"{folder.name:18} {len(documents):6} {size:7.2f} {n_ids:10} {wrong:11} {newer:6} {n_llama:5} {wrong_llama:5} "
+    print(f"{folder.name:18} {len(documents):6} {size:7.2f} {n_ids:10} {wrong.wrong:11} {wrong.newer:6} {n_llama:5} {wrong_llama:5} "
           f"{size / seconds:8.2f} {size / their_seconds:8.2f} {their_seconds / seconds:6.1f}", flush=True)
-    return wrong
+    return wrong.wrong
 
 
 def main():

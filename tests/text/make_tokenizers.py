@@ -10,6 +10,7 @@ Needs PyPI's tokenizers.
 """
 import base64
 import json
+import random
 import struct
 import sys
 
@@ -88,6 +89,15 @@ def trained_wordpiece(**options):
     model = json.loads(tokenizer.to_str())["model"]
     model.update(options)
     return model
+
+
+def tied_unigram():
+    """Pairs of letters that score what their letters do together, up to the last bit."""
+    draw = random.Random(1)
+    scores = {c: -draw.uniform(3, 9) for c in "abcdefghij"}
+    pairs = {a + b: scores[a] + scores[b] for a in scores for b in scores}
+    return {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], *map(list, scores.items()), *map(list, pairs.items())],
+            "byte_fallback": False}
 
 
 # ---- a precompiled map of characters ----
@@ -204,6 +214,8 @@ def enter_models():
     enter("Unigram", trained_unigram(), pre_tokenizer=pre_tokenizers.Metaspace(), decoder=decoders.Metaspace())
     enter("Unigram with byte fallback", trained_unigram(byte_fallback=True), pre_tokenizer=pre_tokenizers.Metaspace(),
           decoder=decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()]))
+    letters = [a + b for a in "abcdefghij" for b in "abcdefghij"]
+    enter("Unigram with scores that differ in the last bit", tied_unigram(), texts=letters + ["".join(letters[:40])])
     enter("WordPiece", trained_wordpiece(), pre_tokenizer=pre_tokenizers.BertPreTokenizer(), decoder=decoders.WordPiece())
     enter("WordPiece with short words", trained_wordpiece(max_input_chars_per_word=4), pre_tokenizer=pre_tokenizers.BertPreTokenizer(),
           decoder=decoders.WordPiece(cleanup=False))
