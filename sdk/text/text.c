@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-#include "sdk/text/text.h"
-
 #include <stdlib.h>
+
+#include <mimeo/text.h>
 
 #include "ipc/cleanup.h"
 #include "sdk/text/text_files.h"
+#include "sdk/text/text_internal.h"
 #include "sdk/versioned.h"
 
 #define TEXT_SENTENCE_MAX 320u
@@ -34,13 +35,14 @@ static int text_read_chat(
 	int rc = 0;
 
 	if (files->config >= 0)
-		rc = text_files_read(files->config, TEXT_FILES_CONFIG, TEXT_CHAT_CONFIG_MAX, &config, fault);
+		rc = text_files_read(files->config, TEXT_FILES_CONFIG, TEXT_FILES_CONFIG_MAX, &config, fault);
 	if (rc == 0 && files->chat_template >= 0)
-		rc = text_files_read(files->chat_template, TEXT_FILES_CHAT_TEMPLATE, TEXT_CHAT_FILE_MAX,
-			&chat_template, fault);
+		rc = text_files_read(files->chat_template, TEXT_FILES_CHAT_TEMPLATE,
+			TEXT_FILES_CHAT_TEMPLATE_MAX, &chat_template, fault);
+	/* an empty file has been read, too: its data is not NULL */
 	if (rc == 0)
-		rc = text_chat_init(&text->chat, &config, files->chat_template >= 0 ? &chat_template : NULL,
-			fault);
+		rc = chat_set_new(&text->chat, config.data, config.length, chat_template.data,
+			chat_template.length, fault->message, fault->size);
 	bytes_deinit(&config);
 	bytes_deinit(&chat_template);
 	return rc;
@@ -89,7 +91,8 @@ void mimeo_text_close(struct mimeo_text *text)
 {
 	if (!text)
 		return;
-	text_chat_deinit(&text->chat);
+	if (text->chat)
+		chat_set_free(text->chat);
 	tokenizer_free(text->tokenizer);
 	free(text);
 }
@@ -120,34 +123,4 @@ int mimeo_text_decode(const struct mimeo_text *text, const int32_t *ids, size_t 
 	if (flags & ~MIMEO_TEXT_SKIP_SPECIAL)
 		return MIMEO_E_INVALID;
 	return tokenizer_decode(text->tokenizer, ids, n, flags, ret_utf8, ret_length);
-}
-
-/* ---- chats ---- */
-
-int mimeo_text_chat_render(const struct mimeo_text *text, const char *json, size_t length,
-	char **ret_utf8, size_t *ret_length, char *message, size_t message_size)
-{
-	struct fault fault = {.message = message, .size = message_size};
-	CLEANUP(cleanup_free) uint8_t *foreign = NULL;
-
-	return text_chat_render(&text->chat, json, length, ret_utf8, &foreign, ret_length, &fault);
-}
-
-int mimeo_text_chat(const struct mimeo_text *text, const char *json, size_t length,
-	int32_t **ret_ids, size_t *ret_n, char *message, size_t message_size)
-{
-	struct fault fault = {.message = message, .size = message_size};
-	CLEANUP(cleanup_free) uint8_t *foreign = NULL;
-	CLEANUP(cleanup_free) char *utf8 = NULL;
-	size_t n_bytes;
-
-	int rc = text_chat_render(&text->chat, json, length, &utf8, &foreign, &n_bytes, &fault);
-	if (rc < 0)
-		return rc;
-	rc = tokenizer_encode(text->tokenizer, utf8, n_bytes, foreign, 0, ret_ids, ret_n);
-	if (rc < 0)
-		return fault_set(&fault, rc, "the rendered chat of %zu bytes cannot be encoded: %s", n_bytes,
-			rc == MIMEO_E_INVALID ? "the vocabulary lacks an unknown token"
-			: rc == MIMEO_E_TOO_LONG ? "it exceeds a limit" : "out of memory");
-	return 0;
 }

@@ -12,6 +12,8 @@
 #define TEXT_FILES_TOKENIZER "tokenizer.json"
 #define TEXT_FILES_CONFIG "tokenizer_config.json"
 #define TEXT_FILES_CHAT_TEMPLATE "chat_template.jinja"
+#define TEXT_FILES_CONFIG_MAX ((size_t)32 << 20)
+#define TEXT_FILES_CHAT_TEMPLATE_MAX ((size_t)1 << 20)
 
 /* Open those that a folder has, or a tokenizer.json alone. 0, or a failure with a sentence; text_files_close in either
  * case. */

@@ -5,9 +5,11 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include <mimeo/text.h>
+
 #include "ipc/cleanup.h"
 #include "sdk/text/stops.h"
-#include "sdk/text/text.h"
+#include "sdk/text/text_internal.h"
 #include "sdk/versioned.h"
 
 struct mimeo_text_stream {

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sdk/text/tokenizer.h"
-#include "sdk/text/text.h"
+#include "sdk/text/text_internal.h"
 #include "tests/random.h"
 #include "tests/text/fixture.h"
 
