@@ -120,7 +120,8 @@ static void test_failures_exit_with_1(void **state)
 	assert_int_equal(outcome.status, 1);
 	outcome = run_with("--chat /nonexistent", "", 0);
 	assert_int_equal(outcome.status, 1);
-	outcome = run_with("--chat -", "{\"messages\":[]}", 15);
+	static const char chat[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}";
+	outcome = run_with("--chat -", chat, strlen(chat));
 	assert_int_equal(outcome.status, 1);
 	assert_non_null(strstr(outcome.err, "chat template"));
 }
