@@ -110,17 +110,18 @@ static int main_encode_one(const struct mimeo_text *text, const struct tokenize_
 	const char *bytes, size_t length)
 {
 	uint32_t flags = (options->special ? MIMEO_TEXT_SPECIAL : 0) |
-	                 (options->literal ? MIMEO_TEXT_LITERAL : 0);
+			 (options->literal ? MIMEO_TEXT_LITERAL : 0);
 	int32_t *ids;
 	size_t n;
 
 	int rc = mimeo_text_encode(text, bytes, length, flags, &ids, &n);
 	if (rc < 0) {
-		tokenize_complain("%s", rc == MIMEO_E_TOO_LONG
-			? "the text has too many bytes, or takes too many steps"
-			: rc == MIMEO_E_INVALID
-			? "the text has a character without a token, and the vocabulary lacks an unknown token"
-			: "out of memory");
+		tokenize_complain(
+			"%s", rc == MIMEO_E_TOO_LONG
+				      ? "the text has too many bytes, or takes too many steps"
+			      : rc == MIMEO_E_INVALID ? "the text has a character without a token, "
+							"and the vocabulary lacks an unknown token"
+						      : "out of memory");
 		return TOKENIZE_FAILED;
 	}
 	main_print_ids(ids, n, options);
@@ -154,10 +155,10 @@ static int main_chat(const struct mimeo_text *text, const struct tokenize_option
 	int32_t *ids;
 	size_t n;
 
-	int rc = options->render
-		? mimeo_text_chat_render(
-			  text, input->bytes, input->length, &utf8, &n, message, sizeof(message))
-		: mimeo_text_chat(text, input->bytes, input->length, &ids, &n, message, sizeof(message));
+	int rc = options->render ? mimeo_text_chat_render(text, input->bytes, input->length, &utf8,
+					   &n, message, sizeof(message))
+				 : mimeo_text_chat(text, input->bytes, input->length, &ids, &n,
+					   message, sizeof(message));
 	if (rc < 0) {
 		tokenize_complain("%s", message);
 		return TOKENIZE_FAILED;
@@ -208,7 +209,8 @@ static int main_decode_one(const struct mimeo_text *text, const struct tokenize_
 	int rc = mimeo_text_decode(
 		text, ids, n, options->skip_special ? MIMEO_TEXT_SKIP_SPECIAL : 0, &utf8, &length);
 	if (rc < 0) {
-		tokenize_complain("%s", rc == MIMEO_E_TOO_LONG ? "the text is too long" : "out of memory");
+		tokenize_complain(
+			"%s", rc == MIMEO_E_TOO_LONG ? "the text is too long" : "out of memory");
 		return TOKENIZE_FAILED;
 	}
 	fwrite(utf8, 1, length, stdout);
@@ -250,8 +252,9 @@ static int main_run(const struct mimeo_text *text, const struct tokenize_options
 	int rc = main_read_file(options->chat ? options->chat : "-", &input);
 	if (rc != TOKENIZE_OK)
 		return rc;
-	rc = options->chat ? main_chat(text, options, &input)
-		: options->decode ? main_decode(text, options, &input) : main_encode(text, options, &input);
+	rc = options->chat     ? main_chat(text, options, &input)
+	     : options->decode ? main_decode(text, options, &input)
+			       : main_encode(text, options, &input);
 	free(input.bytes);
 	int flushed = main_flush();
 	return rc != TOKENIZE_OK ? rc : flushed;

@@ -79,11 +79,13 @@ static void tokenize_options_take(struct tokenize_options *o, int option, const 
 static int tokenize_options_check(const struct tokenize_options *o)
 {
 	const char *wrong = !o->tokenizer ? "--tokenizer is missing; see --help"
-		: o->chat && (o->decode || o->special || o->literal || o->null)
-		? "--chat excludes --decode, --special, --literal and --null"
-		: o->decode && (o->special || o->literal) ? "--decode excludes --special and --literal"
-		: o->render && !o->chat ? "--render needs --chat"
-		: o->skip_special && !o->decode ? "--skip-special needs --decode" : NULL;
+			    : o->chat && (o->decode || o->special || o->literal || o->null)
+				    ? "--chat excludes --decode, --special, --literal and --null"
+			    : o->decode && (o->special || o->literal)
+				    ? "--decode excludes --special and --literal"
+			    : o->render && !o->chat         ? "--render needs --chat"
+			    : o->skip_special && !o->decode ? "--skip-special needs --decode"
+							    : NULL;
 
 	if (!wrong)
 		return TOKENIZE_OK;
@@ -107,8 +109,9 @@ int tokenize_options_parse(struct tokenize_options *ret, int argc, char **argv)
 			return TOKENIZE_OK;
 		}
 		if (option == '?' || option == ':') {
-			tokenize_complain(option == ':' ? "%s: needs a value; see --help"
-							: "%s: unknown or misused option; see --help",
+			tokenize_complain(option == ':'
+						  ? "%s: needs a value; see --help"
+						  : "%s: unknown or misused option; see --help",
 				argv[optind - 1]);
 			return TOKENIZE_USAGE;
 		}

@@ -34,7 +34,8 @@ static struct added_token *added_enter(struct added *added, const struct spec *s
 		return NULL;
 	}
 	if (rc < 0) {
-		spec_fail(spec, MIMEO_E_INVALID, "content: the id %d exceeds the limit of %u or has another token", id,
+		spec_fail(spec, MIMEO_E_INVALID,
+			"content: the id %d exceeds the limit of %u or has another token", id,
 			VOCABULARY_IDS_MAX - 1);
 		return NULL;
 	}
@@ -57,8 +58,9 @@ static void added_normalize(struct added_token *token, const struct spec *spec,
 	if (rc < 0) {
 		spec_fail(spec, rc, "content: it cannot be normalized");
 	} else if (normal.length > ADDED_BYTES_MAX) {
-		spec_fail(spec, MIMEO_E_INVALID, "content: %zu bytes when normalized; the limit is %u",
-			normal.length, ADDED_BYTES_MAX);
+		spec_fail(spec, MIMEO_E_INVALID,
+			"content: %zu bytes when normalized; the limit is %u", normal.length,
+			ADDED_BYTES_MAX);
 	} else if (normal.length != length || memcmp(normal.bytes, content, length) != 0) {
 		free(token->decoded);
 		token->decoded = malloc(normal.length + 1);
@@ -101,7 +103,8 @@ static void added_read(struct added *added, const struct spec *spec, const struc
 		added_normalize(token, spec, normalizer, content, length);
 }
 
-static bool added_make_trie(struct added *added, const struct spec *root, struct trie *trie, bool normalized)
+static bool added_make_trie(
+	struct added *added, const struct spec *root, struct trie *trie, bool normalized)
 {
 	struct trie_key *keys = calloc(added->n + 1, sizeof(*keys));
 	uint32_t n = 0;
@@ -133,7 +136,9 @@ static bool added_make_trie(struct added *added, const struct spec *root, struct
 bool added_init(struct added *added, const struct spec *root, const struct vocabulary *model,
 	const struct normalizer *normalizer)
 {
-	size_t n = spec_field(root, "added_tokens") ? spec_count(root, "added_tokens", ADDED_TOKENS_MAX) : 0;
+	size_t n = spec_field(root, "added_tokens")
+			   ? spec_count(root, "added_tokens", ADDED_TOKENS_MAX)
+			   : 0;
 	int32_t next_id = (int32_t)model->n;
 	struct spec spec;
 
@@ -231,8 +236,8 @@ static size_t added_strip_right(struct added_search *search, size_t at)
 	return at;
 }
 
-static bool added_counts(const struct added_token *token, struct span text, size_t start, size_t end,
-	bool literal)
+static bool added_counts(
+	const struct added_token *token, struct span text, size_t start, size_t end, bool literal)
 {
 	if (token->special && literal)
 		return false;
@@ -257,8 +262,9 @@ static bool added_next(const struct trie *trie, struct span text, size_t *at, si
 }
 
 /*
- * As `tokenizers` does it: a match that does not count is text as a whole, and no other token is looked for within it; the
- * search goes on behind the token itself, not behind the white space that it takes with it.
+ * As `tokenizers` does it: a match that does not count is text as a whole, and no other token is
+ * looked for within it; the search goes on behind the token itself, not behind the white space that
+ * it takes with it.
  */
 int added_split(const struct added *added, const struct trie *trie, struct span text, bool literal,
 	int (*segment)(void *data, struct span part, const struct added_token *token), void *data)

@@ -3,8 +3,8 @@
 #define MIMEO_SDK_TEXT_ADDED_H
 
 /*
- * Added tokens: they are recognised in the text before anything else is done to it, those with `normalized` behind
- * the normalizer. Special tokens are among them.
+ * Added tokens: they are recognised in the text before anything else is done to it, those with
+ * `normalized` behind the normalizer. Special tokens are among them.
  */
 
 #include "sdk/text/normalizer.h"
@@ -31,8 +31,8 @@ struct added {
 	struct trie raw, normalized; /* values are indices of tokens */
 };
 
-/* From the list added_tokens of the root. `model` has the tokens that are not added, and decides about ids. False after an
- * error; added_deinit in either case. */
+/* From the list added_tokens of the root. `model` has the tokens that are not added, and decides
+ * about ids. False after an error; added_deinit in either case. */
 bool added_init(struct added *added, const struct spec *root, const struct vocabulary *model,
 	const struct normalizer *normalizer);
 void added_deinit(struct added *added);
@@ -41,9 +41,9 @@ void added_deinit(struct added *added);
 const struct added_token *added_token(const struct added *added, int32_t id);
 
 /*
- * Cut a text at the added tokens of one of the two tries. `segment` gets, in order, each token (token != NULL)
- * and each part between tokens; a result other than 0 ends the call, which returns it.
- * literal: special tokens are text.
+ * Cut a text at the added tokens of one of the two tries. `segment` gets, in order, each token
+ * (token != NULL) and each part between tokens; a result other than 0 ends the call, which returns
+ * it. literal: special tokens are text.
  */
 int added_split(const struct added *added, const struct trie *trie, struct span text, bool literal,
 	int (*segment)(void *data, struct span part, const struct added_token *token), void *data);

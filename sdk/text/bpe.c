@@ -65,7 +65,8 @@ static int bpe_prepare_cuts(struct bpe *bpe)
 	const struct vocabulary *vocabulary = bpe->vocabulary;
 
 	/* Where a whole word may be a token, or its ends are special, its parts are not words. */
-	if (bpe->is_byte_level || bpe->ignore_merges || bpe->prefix_length > 0 || bpe->suffix_length > 0)
+	if (bpe->is_byte_level || bpe->ignore_merges || bpe->prefix_length > 0 ||
+		bpe->suffix_length > 0)
 		return 0;
 	bpe->known = calloc(BPE_CHARACTERS / 64, sizeof(uint64_t));
 	bpe->joins = calloc(((size_t)1 << BPE_JOINS_BITS) / 64, sizeof(uint64_t));
@@ -168,7 +169,8 @@ static int bpe_add_unknown(struct bpe_symbols *symbols, const char *text, size_t
 	return 0;
 }
 
-static int bpe_add_character(struct bpe_symbols *symbols, int32_t id, const char *text, size_t length)
+static int bpe_add_character(
+	struct bpe_symbols *symbols, int32_t id, const char *text, size_t length)
 {
 	if (id < 0)
 		return bpe_add_unknown(symbols, text, length);
@@ -224,7 +226,8 @@ static int bpe_read_affixed(struct bpe_symbols *symbols, const char *word, size_
 			memcpy(text + n, bpe->suffix, bpe->suffix_length);
 			n += bpe->suffix_length;
 		}
-		int rc = bpe_add_character(symbols, vocabulary_find(bpe->vocabulary, text, n), text, n);
+		int rc = bpe_add_character(
+			symbols, vocabulary_find(bpe->vocabulary, text, n), text, n);
 		if (rc < 0)
 			return rc;
 	}
@@ -236,8 +239,9 @@ static int bpe_read(const struct bpe *bpe, struct ids *ids, const char *word, si
 	struct bpe_symbols symbols = {.bpe = bpe, .ids = ids};
 
 	int rc = bpe->is_byte_level ? bpe_read_bytes(&symbols, word, length)
-		: bpe->prefix_length > 0 || bpe->suffix_length > 0
-		? bpe_read_affixed(&symbols, word, length) : bpe_read_characters(&symbols, word, length);
+		 : bpe->prefix_length > 0 || bpe->suffix_length > 0
+			 ? bpe_read_affixed(&symbols, word, length)
+			 : bpe_read_characters(&symbols, word, length);
 	bpe_flush_unknown(&symbols);
 	return rc < 0 ? rc : ids->rc;
 }
@@ -267,8 +271,9 @@ static int32_t bpe_find_word(
 		return vocabulary_find(bpe->vocabulary, word, length);
 	bytes_clear(&work->text);
 	byte_level_add(&work->text, word, length);
-	return work->text.rc < 0 ? -1
-				 : vocabulary_find(bpe->vocabulary, work->text.data, work->text.length);
+	return work->text.rc < 0
+		       ? -1
+		       : vocabulary_find(bpe->vocabulary, work->text.data, work->text.length);
 }
 
 int bpe_encode(const struct bpe *bpe, struct bpe_work *work, const char *word, size_t length,

@@ -3,8 +3,8 @@
 #define MIMEO_SDK_TEXT_BPE_H
 
 /*
- * Byte pair encoding (Sennrich et al. 2016, arXiv:1508.07909): a word's characters are merged, always the pair of the
- * lowest rank, the leftmost of these.
+ * Byte pair encoding (Sennrich et al. 2016, arXiv:1508.07909): a word's characters are merged,
+ * always the pair of the lowest rank, the leftmost of these.
  */
 
 #include <stdbool.h>
@@ -20,10 +20,11 @@
 struct bpe {
 	const struct vocabulary *vocabulary;
 	struct merges merges;
-	char prefix[BPE_AFFIX_MAX], suffix[BPE_AFFIX_MAX]; /* continuing_subword_prefix, end_of_word_suffix */
+	char prefix[BPE_AFFIX_MAX],
+		suffix[BPE_AFFIX_MAX]; /* continuing_subword_prefix, end_of_word_suffix */
 	size_t prefix_length, suffix_length;
-	int32_t unknown;      /* -1: the vocabulary lacks it */
-	bool has_unknown;     /* unk_token is given: without it unknown characters are left out */
+	int32_t unknown;  /* -1: the vocabulary lacks it */
+	bool has_unknown; /* unk_token is given: without it unknown characters are left out */
 	bool fuse_unknown, ignore_merges;
 	bool byte_fallback;
 	int32_t fallback[256]; /* ids of <0x00> ..., or -1 */
@@ -31,7 +32,8 @@ struct bpe {
 	bool is_byte_level;
 	int32_t byte_ids[256]; /* ids of these characters, or -1 */
 	size_t longest;        /* token of the vocabulary, in bytes */
-	/* For bpe_cut: characters that have an id, and pairs of characters that a merge may join; NULL: words are not cut. */
+	/* For bpe_cut: characters that have an id, and pairs of characters that a merge may join;
+	 * NULL: words are not cut. */
 	uint64_t *known;
 	uint64_t *joins;
 	uint64_t ascii_joins[128][2];
@@ -44,19 +46,21 @@ void bpe_deinit(struct bpe *bpe);
 struct bpe_work {
 	struct ids symbols;
 	struct bytes text; /* a word in characters of byte_level.h */
-	uint32_t *links; /* of merges_apply_long */
+	uint32_t *links;   /* of merges_apply_long */
 	uint64_t *heap;
 	size_t capacity;
 };
 void bpe_work_deinit(struct bpe_work *work);
 
-/* Add the ids of a word. 0, INVALID (an unknown character, and the vocabulary lacks unk_token), or NO_MEMORY. */
+/* Add the ids of a word. 0, INVALID (an unknown character, and the vocabulary lacks unk_token), or
+ * NO_MEMORY. */
 int bpe_encode(const struct bpe *bpe, struct bpe_work *work, const char *word, size_t length,
 	struct ids *out);
 
 /*
- * The length of a part of word[length] that can be encoded by itself, because no merge joins the characters on both
- * sides of its end. Tokenizers without a pre-tokenizer give whole texts as a word: these parts are about as long as words.
+ * The length of a part of word[length] that can be encoded by itself, because no merge joins the
+ * characters on both sides of its end. Tokenizers without a pre-tokenizer give whole texts as a
+ * word: these parts are about as long as words.
  */
 size_t bpe_cut(const struct bpe *bpe, const char *word, size_t length);
 

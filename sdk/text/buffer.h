@@ -3,8 +3,8 @@
 #define MIMEO_SDK_TEXT_BUFFER_H
 
 /*
- * Growing arrays of bytes and of ids. The first failure is kept in `rc`, and what is added later is dropped, so
- * that a caller adds many times and looks at rc once. A zeroed struct is empty.
+ * Growing arrays of bytes and of ids. The first failure is kept in `rc`, and what is added later is
+ * dropped, so that a caller adds many times and looks at rc once. A zeroed struct is empty.
  */
 
 #include <stddef.h>
@@ -13,7 +13,8 @@
 
 #include <mimeo/types.h>
 
-/* More bytes than any text of MIMEO_TEXT_MAX bytes needs; bounds what a normalizer may make of one. */
+/* More bytes than any text of MIMEO_TEXT_MAX bytes needs; bounds what a normalizer may make of one.
+ */
 #define BUFFER_BYTES_MAX ((size_t)1 << 30)
 
 struct bytes {

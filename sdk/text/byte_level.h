@@ -3,8 +3,8 @@
 #define MIMEO_SDK_TEXT_BYTE_LEVEL_H
 
 /*
- * GPT-2's alphabet (openai/gpt-2, encoder.py): each byte has a printable character, those of Latin-1 that are printable their
- * own, the others U+0100 ... in their order.
+ * GPT-2's alphabet (openai/gpt-2, encoder.py): each byte has a printable character, those of
+ * Latin-1 that are printable their own, the others U+0100 ... in their order.
  */
 
 #include <stdint.h>

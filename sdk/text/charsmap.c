@@ -58,7 +58,8 @@ static int charsmap_take(struct charsmap *map, const struct bytes *blob, const c
 	}
 	memcpy(&size, blob->data, sizeof(size));
 	size = le32toh(size);
-	if (size > blob->length - sizeof(size) || size < sizeof(uint32_t) || size % sizeof(uint32_t)) {
+	if (size > blob->length - sizeof(size) || size < sizeof(uint32_t) ||
+		size % sizeof(uint32_t)) {
 		*ret_reason = "the size of its trie is wrong";
 		return MIMEO_E_INVALID;
 	}
@@ -126,7 +127,8 @@ static uint32_t charsmap_value(uint32_t unit)
 	return unit & ~(1u << 31);
 }
 
-const char *charsmap_find(const struct charsmap *map, const char *text, size_t length, size_t *ret_length)
+const char *charsmap_find(
+	const struct charsmap *map, const char *text, size_t length, size_t *ret_length)
 {
 	uint32_t at = charsmap_offset(map->units[0]);
 
@@ -167,7 +169,6 @@ size_t charsmap_cluster(const char *text, size_t length)
 				break;
 		}
 	} while (at < length && !utf8proc_grapheme_break_stateful((utf8proc_int32_t)before,
-						(utf8proc_int32_t)utf8_decode(text + at, &size),
-						&state));
+					(utf8proc_int32_t)utf8_decode(text + at, &size), &state));
 	return at;
 }

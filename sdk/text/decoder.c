@@ -6,7 +6,8 @@
 #include "sdk/text/byte_level.h"
 #include "sdk/text/decoder_text.h"
 
-/* Hand a part of a token to a step; `last`: the token ends with it. Steps that are not fused get whole tokens. */
+/* Hand a part of a token to a step; `last`: the token ends with it. Steps that are not fused get
+ * whole tokens. */
 static void decoder_pass(
 	struct decoder_run *run, unsigned index, const char *text, size_t length, bool last);
 
@@ -17,7 +18,8 @@ static void decoder_fail(struct decoder_run *run, int rc)
 }
 
 /* Hand on what a buffer has. */
-static void decoder_pass_bytes(struct decoder_run *run, unsigned index, const struct bytes *bytes, bool last)
+static void decoder_pass_bytes(
+	struct decoder_run *run, unsigned index, const struct bytes *bytes, bool last)
 {
 	decoder_fail(run, bytes->rc);
 	decoder_pass(run, index, bytes->data ? bytes->data : "", bytes->length, last);
@@ -25,7 +27,8 @@ static void decoder_pass_bytes(struct decoder_run *run, unsigned index, const st
 
 /* ---- tokens to bytes ---- */
 
-/* Add the bytes that the characters of a token stand for, or those of the token itself if one stands for none. */
+/* Add the bytes that the characters of a token stand for, or those of the token itself if one
+ * stands for none. */
 static void decoder_add_bytes(struct bytes *out, const char *token, size_t length)
 {
 	size_t first = out->length;
@@ -82,8 +85,10 @@ static int decoder_fallback_byte(const char *token, size_t length)
 		return -1;
 	for (unsigned i = 3; i < 5; i++) {
 		char c = token[i];
-		int digit = c >= '0' && c <= '9' ? c - '0'
-			: c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+		int digit = c >= '0' && c <= '9'   ? c - '0'
+			    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+			    : c >= 'A' && c <= 'F' ? c - 'A' + 10
+						   : -1;
 
 		if (digit < 0)
 			return -1;
@@ -104,7 +109,8 @@ static void decoder_flush_fallback(struct decoder_run *run, unsigned index)
 		decoder_pass_bytes(run, index + 1, held, true);
 	} else {
 		for (size_t i = 0; i < n; i++)
-			decoder_pass(run, index + 1, UTF8_REPLACEMENT, sizeof(UTF8_REPLACEMENT) - 1, true);
+			decoder_pass(run, index + 1, UTF8_REPLACEMENT, sizeof(UTF8_REPLACEMENT) - 1,
+				true);
 	}
 	bytes_clear(held);
 }
@@ -139,8 +145,8 @@ static void decoder_replace_token(
 }
 
 /* A string within a token that comes in parts: what may be its beginning is kept. */
-static void decoder_replace_part(struct decoder_run *run, unsigned index, const char *part,
-	size_t length, bool last)
+static void decoder_replace_part(
+	struct decoder_run *run, unsigned index, const char *part, size_t length, bool last)
 {
 	const struct decoder_step *step = &run->decoder->steps[index];
 	struct decoder_state *state = &run->states[index];
@@ -153,8 +159,9 @@ static void decoder_replace_part(struct decoder_run *run, unsigned index, const 
 		size_t done = decoder_text_replace(held->data, held->length, step->pattern.literal,
 			step->pattern.length, step->text.bytes, step->text.length, text);
 		size_t rest = held->length - done;
-		size_t kept = last ? 0 : decoder_text_overlap(held->data + done, rest,
-			step->pattern.literal, step->pattern.length);
+		size_t kept = last ? 0
+				   : decoder_text_overlap(held->data + done, rest,
+					     step->pattern.literal, step->pattern.length);
 
 		bytes_add(text, held->data + done, rest - kept);
 		memmove(held->data, held->data + held->length - kept, kept);
@@ -167,12 +174,13 @@ static void decoder_replace_part(struct decoder_run *run, unsigned index, const 
 
 static bool decoder_is_content(const struct decoder_step *step, const char *text, size_t length)
 {
-	return length >= step->text.length && memcmp(text, step->text.bytes, step->text.length) == 0;
+	return length >= step->text.length &&
+	       memcmp(text, step->text.bytes, step->text.length) == 0;
 }
 
 /* Strip content characters at the start of a token and, held back until it ends, at its end. */
-static void decoder_strip(struct decoder_run *run, unsigned index, const char *part, size_t length,
-	bool last)
+static void decoder_strip(
+	struct decoder_run *run, unsigned index, const char *part, size_t length, bool last)
 {
 	const struct decoder_step *step = &run->decoder->steps[index];
 	struct decoder_state *state = &run->states[index];
@@ -260,8 +268,8 @@ static void decoder_flush_bpe(struct decoder_run *run, unsigned index, bool at_e
 	if (!state->started)
 		return;
 	bytes_clear(text);
-	size_t done = decoder_text_replace(held->data ? held->data : "", held->length, step->text.bytes,
-		step->text.length, " ", at_end ? 0 : 1, text);
+	size_t done = decoder_text_replace(held->data ? held->data : "", held->length,
+		step->text.bytes, step->text.length, " ", at_end ? 0 : 1, text);
 	if (held->length > done)
 		bytes_add(text, held->data + done, held->length - done);
 	decoder_fail(run, held->rc);
@@ -404,7 +412,8 @@ static void decoder_pass(
 		bytes_add(whole, text, length);
 		decoder_fail(run, whole->rc);
 		if (last)
-			decoder_step_token(run, index, whole->data ? whole->data : "", whole->length);
+			decoder_step_token(
+				run, index, whole->data ? whole->data : "", whole->length);
 	}
 }
 

@@ -3,9 +3,10 @@
 #define MIMEO_SDK_TEXT_DECODER_H
 
 /*
- * The decoder of a tokenizer.json turns tokens into text. `tokenizers` gives each step a list of all tokens. Here tokens go
- * through the steps as they come, and each step keeps what it cannot decide yet; at the end the text is the same. Behind a step
- * that makes one token of all (Fuse, ByteLevel) tokens come in parts.
+ * The decoder of a tokenizer.json turns tokens into text. `tokenizers` gives each step a list of
+ * all tokens. Here tokens go through the steps as they come, and each step keeps what it cannot
+ * decide yet; at the end the text is the same. Behind a step that makes one token of all (Fuse,
+ * ByteLevel) tokens come in parts.
  */
 
 #include "sdk/text/buffer.h"
@@ -37,14 +38,14 @@ struct decoder_text {
 
 struct decoder_step {
 	enum decoder_kind kind;
-	bool is_fused;            /* the step before makes one token of all */
-	struct pattern pattern;   /* REPLACE */
-	struct decoder_text text; /* REPLACE: content; METASPACE: replacement; STRIP: content; WORDPIECE: prefix;
-	                             BPE: suffix; CTC: pad_token */
+	bool is_fused;                 /* the step before makes one token of all */
+	struct pattern pattern;        /* REPLACE */
+	struct decoder_text text;      /* REPLACE: content; METASPACE: replacement; STRIP: content;
+					  WORDPIECE: prefix;      BPE: suffix; CTC: pad_token */
 	struct decoder_text delimiter; /* CTC: word_delimiter_token */
-	uint32_t start, stop;     /* STRIP: characters */
-	bool prepends;            /* METASPACE: the first token loses its replacement characters */
-	bool cleanup;             /* WORDPIECE, CTC */
+	uint32_t start, stop;          /* STRIP: characters */
+	bool prepends; /* METASPACE: the first token loses its replacement characters */
+	bool cleanup;  /* WORDPIECE, CTC */
 };
 
 struct decoder {
@@ -52,7 +53,8 @@ struct decoder {
 	unsigned n;
 };
 
-/* From the root's member "decoder", which may be null. False after an error; decoder_deinit in either case. */
+/* From the root's member "decoder", which may be null. False after an error; decoder_deinit in
+ * either case. */
 bool decoder_init(struct decoder *decoder, const struct spec *root);
 void decoder_deinit(struct decoder *decoder);
 

@@ -27,15 +27,17 @@ static void decoder_read_text(
 	const char *string = spec_string(spec, key, &length);
 
 	if (length > DECODER_TEXT_MAX || (length == 0 && !may_be_empty)) {
-		spec_fail(spec, MIMEO_E_UNSUPPORTED, "%s: %zu bytes are not supported; the range is %u to %u",
-			key, length, !may_be_empty, DECODER_TEXT_MAX);
+		spec_fail(spec, MIMEO_E_UNSUPPORTED,
+			"%s: %zu bytes are not supported; the range is %u to %u", key, length,
+			!may_be_empty, DECODER_TEXT_MAX);
 		return;
 	}
 	memcpy(text->bytes, string, length);
 	text->length = length;
 }
 
-static void decoder_read_character(struct decoder_text *text, const struct spec *spec, const char *key)
+static void decoder_read_character(
+	struct decoder_text *text, const struct spec *spec, const char *key)
 {
 	text->length = utf8_encode(text->bytes, spec_character(spec, key));
 }
@@ -69,8 +71,8 @@ static void decoder_read_strip(struct decoder *decoder, const struct spec *spec)
 
 static void decoder_read_metaspace(struct decoder *decoder, const struct spec *spec)
 {
-	static const char *const known[] = {"replacement", "str_rep", "add_prefix_space",
-		"prepend_scheme", "split", NULL};
+	static const char *const known[] = {
+		"replacement", "str_rep", "add_prefix_space", "prepend_scheme", "split", NULL};
 	static const char *const schemes[] = {"always", "never", "first"};
 	struct decoder_step *step = decoder_add(decoder, spec, DECODER_METASPACE);
 
@@ -182,7 +184,7 @@ bool decoder_init(struct decoder *decoder, const struct spec *root)
 	for (unsigned i = 0; i < decoder->n; i++) {
 		decoder->steps[i].is_fused = is_fused;
 		is_fused |= decoder->steps[i].kind == DECODER_FUSE ||
-		            decoder->steps[i].kind == DECODER_BYTE_LEVEL;
+			    decoder->steps[i].kind == DECODER_BYTE_LEVEL;
 	}
 	return root->file->rc == 0;
 }

@@ -28,7 +28,8 @@ void decoder_text_change(struct bytes *text, struct bytes *scratch, const char *
 	if (text->length == 0 || text->rc < 0 || !memmem(text->data, text->length, from, n_from))
 		return;
 	bytes_clear(scratch);
-	size_t done = decoder_text_replace(text->data, text->length, from, n_from, to, n_to, scratch);
+	size_t done =
+		decoder_text_replace(text->data, text->length, from, n_from, to, n_to, scratch);
 	bytes_add(scratch, text->data + done, text->length - done);
 	changed = *scratch;
 	*scratch = *text;
@@ -66,11 +67,20 @@ int decoder_text_replace_pattern(const struct pattern *pattern, struct matcher *
 void decoder_text_clean(struct bytes *text, struct bytes *scratch)
 {
 	static const char *const changes[][2] = {
-		{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"},
-		{" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"},
+		{" .", "."},
+		{" ?", "?"},
+		{" !", "!"},
+		{" ,", ","},
+		{" ' ", "'"},
+		{" n't", "n't"},
+		{" 'm", "'m"},
+		{" do not", " don't"},
+		{" 's", "'s"},
+		{" 've", "'ve"},
+		{" 're", "'re"},
 	};
 
 	for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++)
-		decoder_text_change(text, scratch, changes[i][0], strlen(changes[i][0]), changes[i][1],
-			strlen(changes[i][1]));
+		decoder_text_change(text, scratch, changes[i][0], strlen(changes[i][0]),
+			changes[i][1], strlen(changes[i][1]));
 }

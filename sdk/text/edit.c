@@ -38,7 +38,8 @@ void edit_replace(struct edit *edit, size_t n, const char *text, size_t length)
 	edit_change(edit);
 	bytes_add(edit->out, text, length);
 	if (edit->in.foreign)
-		bytes_fill(edit->foreign, memchr(edit->in.foreign + edit->done, 1, n) != NULL, length);
+		bytes_fill(
+			edit->foreign, memchr(edit->in.foreign + edit->done, 1, n) != NULL, length);
 	edit->done += n;
 }
 
@@ -64,7 +65,9 @@ int edit_finish(struct edit *edit, struct span *ret)
 	*ret = (struct span){
 		.bytes = edit->out->data ? edit->out->data : "",
 		.length = edit->out->length,
-		.foreign = edit->in.foreign && edit->foreign->data ? (const uint8_t *)edit->foreign->data : NULL,
+		.foreign = edit->in.foreign && edit->foreign->data
+				   ? (const uint8_t *)edit->foreign->data
+				   : NULL,
 		.at_origin = edit->at_origin,
 	};
 	return 0;

@@ -3,8 +3,8 @@
 #define MIMEO_SDK_TEXT_EDIT_H
 
 /*
- * One pass of changes over a text, from its beginning to its end. Nothing is copied before the first change; flags of foreign bytes
- * follow.
+ * One pass of changes over a text, from its beginning to its end. Nothing is copied before the
+ * first change; flags of foreign bytes follow.
  */
 
 #include "sdk/text/buffer.h"
@@ -14,7 +14,7 @@ struct edit {
 	struct span in;
 	size_t done; /* bytes of the input that were dealt with */
 	bool changed;
-	bool at_origin; /* as in struct span, of the result */
+	bool at_origin;              /* as in struct span, of the result */
 	struct bytes *out, *foreign; /* the result, if changed */
 };
 

@@ -2,8 +2,8 @@
 #ifndef MIMEO_SDK_TEXT_HASH_H
 #define MIMEO_SDK_TEXT_HASH_H
 
-/* Hashes of the library's tables. Keys come from files and texts that may be made to collide, so each table has a
- * random seed. */
+/* Hashes of the library's tables. Keys come from files and texts that may be made to collide, so
+ * each table has a random seed. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -18,7 +18,8 @@ static inline uint64_t hash_bytes(uint64_t seed, const char *bytes, size_t lengt
 	return XXH3_64bits_withSeed(bytes, length, seed);
 }
 
-/* A bijection of 64 bits for each seed (the finaliser of MurmurHash3, A. Appleby, public domain). */
+/* A bijection of 64 bits for each seed (the finaliser of MurmurHash3, A. Appleby, public domain).
+ */
 static inline uint64_t hash_word(uint64_t seed, uint64_t word)
 {
 	word ^= seed;

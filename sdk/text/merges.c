@@ -13,7 +13,8 @@ int merges_init(struct merges *merges, size_t n)
 		return MIMEO_E_NO_MEMORY;
 	/* no pair has such ids, so that an empty slot matches none */
 	for (size_t i = 0; i < merges->n_slots; i++)
-		merges->slots[i] = (struct merge){.pair = UINT64_MAX, .rank = MERGES_NONE, .id = -1};
+		merges->slots[i] =
+			(struct merge){.pair = UINT64_MAX, .rank = MERGES_NONE, .id = -1};
 	return 0;
 }
 
@@ -77,16 +78,16 @@ size_t merges_apply(const struct merges *merges, int32_t *ids, size_t n)
 /* ---- long words ---- */
 
 /*
- * A linked list of the ids, and a heap of candidates (rank, position), smallest first. A candidate is void if its
- * position's pair has another rank by now.
+ * A linked list of the ids, and a heap of candidates (rank, position), smallest first. A candidate
+ * is void if its position's pair has another rank by now.
  */
 struct merges_list {
 	const struct merges *merges;
 	int32_t *ids;
 	uint32_t *next, *previous; /* [n]; n: none */
-	uint32_t *ranks;           /* [n] of the pair that begins there; MERGES_NONE: none, or merged away */
-	int32_t *merged;           /* [n] */
-	uint64_t *heap;            /* [n_heap] rank, position */
+	uint32_t *ranks; /* [n] of the pair that begins there; MERGES_NONE: none, or merged away */
+	int32_t *merged; /* [n] */
+	uint64_t *heap;  /* [n_heap] rank, position */
 	size_t n_heap;
 	uint32_t n;
 };
@@ -188,8 +189,8 @@ static void merges_list_fill(struct merges_list *list)
 	}
 }
 
-size_t merges_apply_long(const struct merges *merges, int32_t *ids, size_t n, uint32_t *links,
-	uint64_t *heap)
+size_t merges_apply_long(
+	const struct merges *merges, int32_t *ids, size_t n, uint32_t *links, uint64_t *heap)
 {
 	struct merges_list list = {
 		.merges = merges,

@@ -32,7 +32,8 @@ void merges_deinit(struct merges *merges);
 void merges_add(struct merges *merges, int32_t left, int32_t right, uint32_t rank, int32_t id);
 
 /* The slot of a pair; its rank is MERGES_NONE if the pair is not merged. */
-static inline const struct merge *merges_find(const struct merges *merges, int32_t left, int32_t right)
+static inline const struct merge *merges_find(
+	const struct merges *merges, int32_t left, int32_t right)
 {
 	uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 	size_t mask = merges->n_slots - 1;
@@ -49,7 +50,7 @@ static inline const struct merge *merges_find(const struct merges *merges, int32
 #define MERGES_SHORT 48u
 size_t merges_apply(const struct merges *merges, int32_t *ids, size_t n);
 /* The same with a heap, for any number. links [4 * n], heap [2 * n]: scratch. */
-size_t merges_apply_long(const struct merges *merges, int32_t *ids, size_t n, uint32_t *links,
-	uint64_t *heap);
+size_t merges_apply_long(
+	const struct merges *merges, int32_t *ids, size_t n, uint32_t *links, uint64_t *heap);
 
 #endif

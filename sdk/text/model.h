@@ -22,10 +22,11 @@ struct model {
 	int32_t unknown; /* WORDLEVEL: -1: the vocabulary lacks it */
 };
 
-/* From the root's member "model". `bytes_deferred`: words will be bytes that stand for characters of byte_level.h, if the
- * model is BPE without affixes; *ret_is_byte_level says whether. False after an error; model_deinit in either case. */
-bool model_init(struct model *model, const struct spec *root, bool bytes_deferred,
-	bool *ret_is_byte_level);
+/* From the root's member "model". `bytes_deferred`: words will be bytes that stand for characters
+ * of byte_level.h, if the model is BPE without affixes; *ret_is_byte_level says whether. False
+ * after an error; model_deinit in either case. */
+bool model_init(
+	struct model *model, const struct spec *root, bool bytes_deferred, bool *ret_is_byte_level);
 void model_deinit(struct model *model);
 
 struct model_work {
@@ -35,8 +36,8 @@ struct model_work {
 };
 void model_work_deinit(struct model_work *work);
 
-/* Add the ids of a word, which is not empty. 0, INVALID (a character is unknown, and the vocabulary lacks the unknown token),
- * TOO_LONG or NO_MEMORY. */
+/* Add the ids of a word, which is not empty. 0, INVALID (a character is unknown, and the vocabulary
+ * lacks the unknown token), TOO_LONG or NO_MEMORY. */
 int model_encode(const struct model *model, struct model_work *work, const char *word,
 	size_t length, struct ids *out);
 

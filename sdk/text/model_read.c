@@ -8,8 +8,9 @@
 #include "sdk/text/model.h"
 #include "sdk/text/score.h"
 
-#define MODEL_TOKEN_MAX 65536u        /* bytes of a token */
-#define MODEL_SEARCHED_TOKEN_MAX 1024u /* of a unigram or WordPiece model: the steps of a search per byte of text */
+#define MODEL_TOKEN_MAX 65536u /* bytes of a token */
+#define MODEL_SEARCHED_TOKEN_MAX                                                                   \
+	1024u /* of a unigram or WordPiece model: the steps of a search per byte of text */
 #define MODEL_CHARACTERS_MAX 1000000u
 
 /* ---- vocabulary ---- */
@@ -18,15 +19,18 @@ static void model_add_token(struct model *model, const struct spec *spec, const 
 	size_t length, json_int_t id)
 {
 	size_t most = model->kind == MODEL_BPE || model->kind == MODEL_WORDLEVEL
-		? MODEL_TOKEN_MAX : MODEL_SEARCHED_TOKEN_MAX;
+			      ? MODEL_TOKEN_MAX
+			      : MODEL_SEARCHED_TOKEN_MAX;
 
 	if (length > most) {
-		spec_fail(spec, MIMEO_E_INVALID, "vocab: a token of %zu bytes; the limit is %zu", length, most);
+		spec_fail(spec, MIMEO_E_INVALID, "vocab: a token of %zu bytes; the limit is %zu",
+			length, most);
 		return;
 	}
 	if (id < 0 || id >= VOCABULARY_IDS_MAX) {
-		spec_fail(spec, MIMEO_E_INVALID, "vocab: token %.40s has the id %lld; the range is 0 to %u",
-			token, (long long)id, VOCABULARY_IDS_MAX - 1);
+		spec_fail(spec, MIMEO_E_INVALID,
+			"vocab: token %.40s has the id %lld; the range is 0 to %u", token,
+			(long long)id, VOCABULARY_IDS_MAX - 1);
 		return;
 	}
 	int rc = vocabulary_add(&model->vocabulary, token, length, (int32_t)id);
@@ -59,7 +63,8 @@ static bool model_read_vocabulary(struct model *model, const struct spec *spec)
 		if (json_is_integer(id))
 			model_add_token(model, spec, token, strlen(token), json_integer_value(id));
 		else
-			spec_fail(spec, MIMEO_E_INVALID, "vocab: the id of %.40s is not an integer", token);
+			spec_fail(spec, MIMEO_E_INVALID, "vocab: the id of %.40s is not an integer",
+				token);
 	}
 	return spec->file->rc == 0;
 }
@@ -79,8 +84,10 @@ static bool model_read_scores(struct model *model, const struct spec *spec)
 		const json_t *pair = json_array_get(vocabulary, i);
 		const json_t *token = json_array_get(pair, 0), *score = json_array_get(pair, 1);
 
-		if (json_array_size(pair) != 2 || !json_is_string(token) || !json_is_number(score)) {
-			spec_fail(spec, MIMEO_E_INVALID, "vocab[%zu] is not a token and its score", i);
+		if (json_array_size(pair) != 2 || !json_is_string(token) ||
+			!json_is_number(score)) {
+			spec_fail(spec, MIMEO_E_INVALID, "vocab[%zu] is not a token and its score",
+				i);
 			break;
 		}
 		model->unigram.scores[i] = score_read(json_number_value(score));
@@ -90,7 +97,8 @@ static bool model_read_scores(struct model *model, const struct spec *spec)
 	return spec->file->rc == 0;
 }
 
-/* The id of a member that names a token; -1: the vocabulary lacks it, or there is no such member. */
+/* The id of a member that names a token; -1: the vocabulary lacks it, or there is no such member.
+ */
 static int32_t model_find_named(const struct model *model, const struct spec *spec, const char *key)
 {
 	size_t length;
@@ -148,8 +156,9 @@ static void model_read_merge(struct model *model, const struct spec *spec, const
 		&model->vocabulary, joined->data ? joined->data : "", joined->length);
 	if (left_length == 0 || right_length == 0 || left_id < 0 || right_id < 0 || id < 0 ||
 		right_length < prefix) {
-		spec_fail(spec, MIMEO_E_INVALID, "merges[%zu]: %.40s and %.40s or what they make are not in vocab",
-			index, left, right);
+		spec_fail(spec, MIMEO_E_INVALID,
+			"merges[%zu]: %.40s and %.40s or what they make are not in vocab", index,
+			left, right);
 		return;
 	}
 	merges_add(&model->bpe.merges, left_id, right_id, rank, id);
@@ -239,12 +248,14 @@ static void model_read_unigram(struct model *model, const struct spec *spec)
 	if (spec_field(spec, "unk_id")) {
 		unigram->unknown = (int32_t)spec_u32(spec, "unk_id", VOCABULARY_IDS_MAX, 0);
 		if ((uint32_t)unigram->unknown >= model->vocabulary.n)
-			spec_fail(spec, MIMEO_E_INVALID, "unk_id %d is not in vocab, which has %u tokens",
-				unigram->unknown, model->vocabulary.n);
+			spec_fail(spec, MIMEO_E_INVALID,
+				"unk_id %d is not in vocab, which has %u tokens", unigram->unknown,
+				model->vocabulary.n);
 	}
 	int rc = spec->file->rc < 0 ? 0 : unigram_prepare(unigram);
 	if (rc < 0)
-		spec_fail(spec, rc, "vocab: %s", rc == MIMEO_E_NO_MEMORY ? "out of memory" : "too many bytes");
+		spec_fail(spec, rc, "vocab: %s",
+			rc == MIMEO_E_NO_MEMORY ? "out of memory" : "too many bytes");
 }
 
 static void model_read_wordpiece(struct model *model, const struct spec *spec)
@@ -264,7 +275,8 @@ static void model_read_wordpiece(struct model *model, const struct spec *spec)
 	wordpiece->unknown = model_find_named(model, spec, "unk_token");
 	int rc = wordpiece_prepare(wordpiece, prefix, length);
 	if (rc < 0)
-		spec_fail(spec, rc, "vocab: %s", rc == MIMEO_E_NO_MEMORY ? "out of memory" : "too many bytes");
+		spec_fail(spec, rc, "vocab: %s",
+			rc == MIMEO_E_NO_MEMORY ? "out of memory" : "too many bytes");
 }
 
 static void model_read_wordlevel(struct model *model, const struct spec *spec)
@@ -288,8 +300,8 @@ static const char *model_type(const struct spec *spec)
 	return spec_field(spec, "max_input_chars_per_word") ? "WordPiece" : "WordLevel";
 }
 
-bool model_init(struct model *model, const struct spec *root, bool bytes_deferred,
-	bool *ret_is_byte_level)
+bool model_init(
+	struct model *model, const struct spec *root, bool bytes_deferred, bool *ret_is_byte_level)
 {
 	struct spec spec;
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Most text is in every form already, so a text is searched for characters that may change, and only runs of these are
- * decomposed, put in order, and composed again. utf8proc orders marks by exchanging neighbours, which takes quadratic time
- * for a long run of marks: they are ordered here.
+ * Most text is in every form already, so a text is searched for characters that may change, and
+ * only runs of these are decomposed, put in order, and composed again. utf8proc orders marks by
+ * exchanging neighbours, which takes quadratic time for a long run of marks: they are ordered here.
  */
 
 #include "sdk/text/normal_form.h"
@@ -16,13 +16,14 @@
 #include "sdk/text/unichar.h"
 #include "sdk/text/utf8.h"
 
-#define FORM_RUN 512u        /* characters of a run, if there is a boundary behind them */
-#define FORM_EXPANSION 32u   /* no character decomposes into more; utf8proc is asked for 18 at most */
+#define FORM_RUN 512u      /* characters of a run, if there is a boundary behind them */
+#define FORM_EXPANSION 32u /* no character decomposes into more; utf8proc is asked for 18 at most  \
+			    */
 #define FORM_INSERTION_MAX 24u
 
 struct form {
 	bool composed, compatible;
-	unsigned char least; /* the least first byte of a character that may change */
+	unsigned char least;   /* the least first byte of a character that may change */
 	struct ids characters; /* of a run */
 	struct bytes text;     /* the same in UTF-8 */
 };
@@ -67,7 +68,8 @@ static void form_order(struct ids *characters)
 	for (size_t i = 0; i < characters->n; i++) {
 		size_t end = i;
 
-		while (end < characters->n && unichar_combining_class((uint32_t)characters->data[end]) > 0)
+		while (end < characters->n &&
+			unichar_combining_class((uint32_t)characters->data[end]) > 0)
 			end++;
 		if (end - i > FORM_INSERTION_MAX) {
 			int rc = form_count(characters->data + i, end - i);
@@ -93,8 +95,9 @@ static void form_decompose(struct form *form, uint32_t c)
 		to->data[to->n++] = (int32_t)c;
 		return;
 	}
-	utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)c, to->data + to->n,
-		FORM_EXPANSION, UTF8PROC_DECOMPOSE | (form->compatible ? UTF8PROC_COMPAT : 0), &class);
+	utf8proc_ssize_t n =
+		utf8proc_decompose_char((utf8proc_int32_t)c, to->data + to->n, FORM_EXPANSION,
+			UTF8PROC_DECOMPOSE | (form->compatible ? UTF8PROC_COMPAT : 0), &class);
 	assert(n > 0 && n <= (utf8proc_ssize_t)FORM_EXPANSION);
 	to->n += (size_t)n;
 }
@@ -144,7 +147,8 @@ static void form_replace(struct edit *edit, const struct bytes *text, size_t n)
 	while (same > 0 && ((same < n && utf8_is_continuation(old[same])) ||
 				   (same < text->length && utf8_is_continuation(text->data[same]))))
 		same--;
-	while (same_end < most - same && old[n - 1 - same_end] == text->data[text->length - 1 - same_end])
+	while (same_end < most - same &&
+		old[n - 1 - same_end] == text->data[text->length - 1 - same_end])
 		same_end++;
 	while (same_end > 0 && utf8_is_continuation(old[n - same_end]))
 		same_end--;
@@ -153,7 +157,8 @@ static void form_replace(struct edit *edit, const struct bytes *text, size_t n)
 	edit_keep(edit, same_end);
 }
 
-/* The characters from edit->done on, up to one that does not change and with which nothing combines. */
+/* The characters from edit->done on, up to one that does not change and with which nothing
+ * combines. */
 static void form_run(struct form *form, struct edit *edit)
 {
 	const char *bytes = edit->in.bytes;
@@ -183,7 +188,8 @@ static void form_run(struct form *form, struct edit *edit)
 	form_replace(edit, &form->text, at - edit->done);
 }
 
-/* Keep what does not change; the character before the one that may change stays, because it may combine with it. */
+/* Keep what does not change; the character before the one that may change stays, because it may
+ * combine with it. */
 static void form_skip(const struct form *form, struct edit *edit)
 {
 	const char *bytes = edit->in.bytes;
@@ -214,9 +220,11 @@ void normal_form(struct edit *edit, bool composed, bool compatible)
 	struct form form = {
 		.composed = composed,
 		.compatible = compatible,
-		/* U+00A0 is the first with a compatible decomposition, U+00C0 with a canonical one; no character below
-		 * U+0300 changes when it is composed. */
-		.least = compatible ? 0xc2 : composed ? 0xcc : 0xc3,
+		/* U+00A0 is the first with a compatible decomposition, U+00C0 with a canonical one;
+		 * no character below U+0300 changes when it is composed. */
+		.least = compatible ? 0xc2
+			 : composed ? 0xcc
+				    : 0xc3,
 	};
 
 	while (edit->done < edit->in.length) {

@@ -30,7 +30,8 @@ static void normalizer_lowercase(struct edit *edit)
 	unsigned size;
 
 	while (edit->done < edit->in.length) {
-		uint32_t c = utf8_decode(edit->in.bytes + edit->done, &size), lower = unichar_lower(c);
+		uint32_t c = utf8_decode(edit->in.bytes + edit->done, &size),
+			 lower = unichar_lower(c);
 
 		if (c == 0x130)
 			edit_replace(edit, size, "i\xcc\x87", 3);
@@ -111,8 +112,8 @@ static void normalizer_nmt(struct edit *edit)
 			c == 0x8f || c == 0x9f)
 			edit_drop(edit, size);
 		else if (c == 0x9 || c == 0xa || c == 0xc || c == 0xd || c == 0x1680 ||
-			 (c >= 0x200b && c <= 0x200f) || c == 0x2028 || c == 0x2029 || c == 0x2581 ||
-			 c == 0xfeff || c == 0xfffd)
+			 (c >= 0x200b && c <= 0x200f) || c == 0x2028 || c == 0x2029 ||
+			 c == 0x2581 || c == 0xfeff || c == 0xfffd)
 			edit_replace(edit, size, " ", 1);
 		else
 			edit_keep(edit, size);
@@ -235,8 +236,8 @@ static int normalizer_step_run(
 	return 0;
 }
 
-int normalizer_run(const struct normalizer *normalizer, struct normalizer_work *work, struct span in,
-	struct span *ret)
+int normalizer_run(const struct normalizer *normalizer, struct normalizer_work *work,
+	struct span in, struct span *ret)
 {
 	unsigned target = 0;
 

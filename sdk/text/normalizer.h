@@ -36,7 +36,7 @@ struct normalizer_step {
 	struct pattern pattern; /* REPLACE */
 	char *text;             /* [text_length]: REPLACE, PREPEND */
 	size_t text_length;
-	bool left, right;       /* STRIP */
+	bool left, right;         /* STRIP */
 	struct charsmap charsmap; /* PRECOMPILED */
 };
 
@@ -45,7 +45,8 @@ struct normalizer {
 	unsigned n;
 };
 
-/* From the root's member "normalizer", which may be null. False after an error; normalizer_deinit in either case. */
+/* From the root's member "normalizer", which may be null. False after an error; normalizer_deinit
+ * in either case. */
 bool normalizer_init(struct normalizer *normalizer, const struct spec *root);
 void normalizer_deinit(struct normalizer *normalizer);
 
@@ -57,7 +58,7 @@ struct normalizer_work {
 void normalizer_work_deinit(struct normalizer_work *work);
 
 /* *ret lives as long as `in` and until the next run with `work`. 0, TOO_LONG or NO_MEMORY. */
-int normalizer_run(const struct normalizer *normalizer, struct normalizer_work *work, struct span in,
-	struct span *ret);
+int normalizer_run(const struct normalizer *normalizer, struct normalizer_work *work,
+	struct span in, struct span *ret);
 
 #endif

@@ -13,7 +13,8 @@ static struct normalizer_step *normalizer_add(
 	struct normalizer *normalizer, const struct spec *spec, enum normalizer_kind kind)
 {
 	if (normalizer->n == NORMALIZER_STEPS_MAX) {
-		spec_fail(spec, MIMEO_E_UNSUPPORTED, "more than %u normalizers", NORMALIZER_STEPS_MAX);
+		spec_fail(spec, MIMEO_E_UNSUPPORTED, "more than %u normalizers",
+			NORMALIZER_STEPS_MAX);
 		return NULL;
 	}
 	struct normalizer_step *step = &normalizer->steps[normalizer->n++];
@@ -21,7 +22,8 @@ static struct normalizer_step *normalizer_add(
 	return step;
 }
 
-static void normalizer_read_text(struct normalizer_step *step, const struct spec *spec, const char *key)
+static void normalizer_read_text(
+	struct normalizer_step *step, const struct spec *spec, const char *key)
 {
 	size_t length;
 	const char *text = spec_string(spec, key, &length);

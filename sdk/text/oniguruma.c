@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "sdk/text/oniguruma_class.h"
+#include "sdk/text/oniguruma_property.h"
 #include "sdk/text/utf8.h"
 
 #define ONIGURUMA_DEPTH_MAX 100u
@@ -197,8 +198,8 @@ static bool oniguruma_enter(struct oniguruma *o, const char *opening)
 	if (o->depth == ONIGURUMA_DEPTH_MAX)
 		return oniguruma_refuse(&o->source, "nests groups too deeply");
 	o->depth++;
-	o->groups[o->depth] = (struct oniguruma_group){
-		.start = o->out->length, .caseless = caseless};
+	o->groups[o->depth] =
+		(struct oniguruma_group){.start = o->out->length, .caseless = caseless};
 	oniguruma_put(o, opening);
 	o->has_atom = false;
 	o->previous = 0;
@@ -228,7 +229,8 @@ static void oniguruma_leave(struct oniguruma *o)
 	o->depth--;
 }
 
-/* Behind (?: options such as i-m, up to : or ). An option without : lasts to the end of the group, across |. */
+/* Behind (?: options such as i-m, up to : or ). An option without : lasts to the end of the group,
+ * across |. */
 static void oniguruma_options(struct oniguruma *o)
 {
 	char text[16] = "(?";
@@ -336,12 +338,14 @@ static bool oniguruma_number(const char **at, const char *end, unsigned long *re
 	return *at > from;
 }
 
-/* At {: an interval, as text for PCRE2; *ret_fixed: its bounds are one number. False: the brace is a character. */
+/* At {: an interval, as text for PCRE2; *ret_fixed: its bounds are one number. False: the brace is
+ * a character. */
 static bool oniguruma_interval(struct oniguruma *o, char *text, size_t size, bool *ret_fixed)
 {
 	const char *at = o->source.at + 1, *end = o->source.end;
 	unsigned long least = 0, most = 0;
-	bool has_least = oniguruma_number(&at, end, &least), has_comma = at < end && *at == ',', has_most;
+	bool has_least = oniguruma_number(&at, end, &least), has_comma = at < end && *at == ',',
+	     has_most;
 
 	if (has_comma)
 		at++;
@@ -444,8 +448,8 @@ static void oniguruma_next(struct oniguruma *o)
 	}
 }
 
-/* An atom or something else, and its quantifiers. Returns the length of the atom in the output if it is one character and
- * its first quantifier is * or +, else 0. */
+/* An atom or something else, and its quantifiers. Returns the length of the atom in the output if
+ * it is one character and its first quantifier is * or +, else 0. */
 static size_t oniguruma_piece(struct oniguruma *o)
 {
 	bool is_quantified = false;

@@ -7,67 +7,10 @@
 
 #include <utf8proc.h>
 
+#include "sdk/text/oniguruma_property.h"
 #include "sdk/text/utf8.h"
 
 #define CLASS_DEPTH_MAX 8u
-#define CLASS_NAME_MAX 40u
-
-const char oniguruma_word[] = "0-9A-Z_a-z\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}"
-			      "\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}";
-const char oniguruma_word_alone[] = "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
-/* Ranges, because PCRE2 tests them faster than properties, and its \s has U+180E. */
-const char oniguruma_space[] = "\\x{9}-\\x{d} \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}"
-			       "\\x{202f}\\x{205f}\\x{3000}";
-static const char oniguruma_hex[] = "0-9A-Fa-f";
-
-/* General categories, a bit each in oniguruma_set.categories; the groups come after their members. */
-static const char *const class_categories[] = {
-	"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps", "Pe", "Pi",
-	"Pf", "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Co", "Cs", "Cn",
-};
-#define CLASS_CATEGORIES (sizeof(class_categories) / sizeof(class_categories[0]))
-#define CLASS_ALL_CATEGORIES ((1u << CLASS_CATEGORIES) - 1)
-
-/* Names of properties, without spaces, - and _ and in lower case, and the items that they stand for. */
-struct class_name {
-	const char *name, *items;
-};
-
-static const struct class_name class_names[] = {
-	{"letter", "\\p{L}"}, {"uppercaseletter", "\\p{Lu}"}, {"lowercaseletter", "\\p{Ll}"},
-	{"titlecaseletter", "\\p{Lt}"}, {"modifierletter", "\\p{Lm}"}, {"otherletter", "\\p{Lo}"},
-	{"lc", "\\p{Lu}\\p{Ll}\\p{Lt}"}, {"casedletter", "\\p{Lu}\\p{Ll}\\p{Lt}"}, {"mark", "\\p{M}"},
-	{"combiningmark", "\\p{M}"}, {"nonspacingmark", "\\p{Mn}"}, {"spacingmark", "\\p{Mc}"},
-	{"enclosingmark", "\\p{Me}"}, {"number", "\\p{N}"}, {"decimalnumber", "\\p{Nd}"},
-	{"letternumber", "\\p{Nl}"}, {"othernumber", "\\p{No}"}, {"punctuation", "\\p{P}"},
-	{"connectorpunctuation", "\\p{Pc}"}, {"dashpunctuation", "\\p{Pd}"},
-	{"openpunctuation", "\\p{Ps}"}, {"closepunctuation", "\\p{Pe}"},
-	{"initialpunctuation", "\\p{Pi}"}, {"finalpunctuation", "\\p{Pf}"},
-	{"otherpunctuation", "\\p{Po}"}, {"symbol", "\\p{S}"}, {"mathsymbol", "\\p{Sm}"},
-	{"currencysymbol", "\\p{Sc}"}, {"modifiersymbol", "\\p{Sk}"}, {"othersymbol", "\\p{So}"},
-	{"separator", "\\p{Z}"}, {"spaceseparator", "\\p{Zs}"}, {"lineseparator", "\\p{Zl}"},
-	{"paragraphseparator", "\\p{Zp}"}, {"other", "\\p{C}"}, {"control", "\\p{Cc}"},
-	{"format", "\\p{Cf}"}, {"unassigned", "\\p{Cn}"}, {"privateuse", "\\p{Co}"},
-	{"surrogate", "\\p{Cs}"}, {"word", oniguruma_word}, {"space", oniguruma_space},
-	{"whitespace", oniguruma_space}, {"digit", "\\p{Nd}"}, {"xdigit", oniguruma_hex},
-	{"alpha", "\\p{Alphabetic}"}, {"alphabetic", "\\p{Alphabetic}"},
-	{"alnum", "\\p{Alphabetic}\\p{Nd}"}, {"upper", "\\p{Uppercase}"}, {"lower", "\\p{Lowercase}"},
-	{"uppercase", "\\p{Uppercase}"}, {"lowercase", "\\p{Lowercase}"}, {"punct", "\\p{P}"},
-	{"blank", "\\x{9}\\p{Zs}"}, {"cntrl", "\\p{Cc}"}, {"any", "\\x{0}-\\x{10ffff}"},
-	{"ascii", "\\x{0}-\\x{7f}"}, {"assigned", "\\P{Cn}"}, {"emoji", "\\p{Emoji}"},
-	{"emojipresentation", "\\p{Emoji_Presentation}"},
-	{"emojimodifier", "\\p{Emoji_Modifier}"}, {"emojimodifierbase", "\\p{Emoji_Modifier_Base}"},
-	{"emojicomponent", "\\p{Emoji_Component}"},
-	{"extendedpictographic", "\\p{Extended_Pictographic}"}, {"ideographic", "\\p{Ideographic}"},
-	{"unifiedideograph", "\\p{Unified_Ideograph}"}, {"idstart", "\\p{ID_Start}"},
-	{"idcontinue", "\\p{ID_Continue}"}, {"xidstart", "\\p{XID_Start}"},
-	{"xidcontinue", "\\p{XID_Continue}"}, {"math", "\\p{Math}"}, {"dash", "\\p{Dash}"},
-	{"diacritic", "\\p{Diacritic}"}, {"extender", "\\p{Extender}"},
-	{"quotationmark", "\\p{Quotation_Mark}"}, {"variationselector", "\\p{Variation_Selector}"},
-	{"regionalindicator", "\\p{Regional_Indicator}"}, {"joincontrol", "\\p{Join_Control}"},
-	{"cased", "\\p{Cased}"}, {"caseignorable", "\\p{Case_Ignorable}"},
-	{"graphemebase", "\\p{Grapheme_Base}"}, {"graphemeextend", "\\p{Grapheme_Extend}"},
-};
 
 static void class_put(struct bytes *out, const char *text)
 {
@@ -121,7 +64,8 @@ static bool class_number(struct oniguruma_source *source, char kind, uint32_t *r
 		ok = class_digits(source, 8, 0, 2, ret);
 	} else if (source->at < source->end && *source->at == '{') {
 		source->at++;
-		ok = class_digits(source, 16, 1, 8, ret) && source->at < source->end && *source->at == '}';
+		ok = class_digits(source, 16, 1, 8, ret) && source->at < source->end &&
+		     *source->at == '}';
 		source->at += ok;
 	} else {
 		/* Without braces it is a byte of UTF-8. */
@@ -157,39 +101,6 @@ bool oniguruma_read_character(struct oniguruma_source *source, uint32_t *ret_cha
 	return true;
 }
 
-/* Items for the name of a property in at[n]: a general category, a name above, or else a script. */
-static void class_property(struct oniguruma_source *source, const char *at, size_t n, struct bytes *items)
-{
-	char name[CLASS_NAME_MAX], text[CLASS_NAME_MAX + 8];
-	size_t length = 0;
-
-	for (size_t i = 0; i < n; i++) {
-		if (at[i] == ' ' || at[i] == '_' || at[i] == '-')
-			continue;
-		if (!isalnum((unsigned char)at[i]) || length == CLASS_NAME_MAX - 1) {
-			oniguruma_refuse(source, "has a property that is not known");
-			return;
-		}
-		name[length++] = (char)tolower((unsigned char)at[i]);
-	}
-	name[length] = '\0';
-	for (size_t i = 0; i < sizeof(class_names) / sizeof(class_names[0]); i++) {
-		if (strcmp(class_names[i].name, name) == 0) {
-			class_put(items, class_names[i].items);
-			return;
-		}
-	}
-	if (length > 0)
-		name[0] = (char)toupper((unsigned char)name[0]);
-	if (length == 1 && strchr("LMNPSZC", name[0]))
-		snprintf(text, sizeof(text), "\\p{%s}", name);
-	else if (length == 2)
-		snprintf(text, sizeof(text), "\\p{%s}", name);
-	else
-		snprintf(text, sizeof(text), "\\p{sc:%s}", name);
-	class_put(items, text);
-}
-
 bool oniguruma_read_shorthand(
 	struct oniguruma_source *source, struct bytes *items, bool *ret_negated)
 {
@@ -198,8 +109,10 @@ bool oniguruma_read_shorthand(
 	*ret_negated = kind != lower;
 	if (lower == 's' || lower == 'd' || lower == 'w' || lower == 'h') {
 		source->at++;
-		class_put(items, lower == 's' ? oniguruma_space : lower == 'd' ? "\\p{Nd}"
-			: lower == 'w' ? oniguruma_word : oniguruma_hex);
+		class_put(items, lower == 's'   ? oniguruma_space
+				 : lower == 'd' ? "\\p{Nd}"
+				 : lower == 'w' ? oniguruma_word
+						: oniguruma_hex);
 		return true;
 	}
 	if (lower != 'p')
@@ -217,14 +130,14 @@ bool oniguruma_read_shorthand(
 	if (!close)
 		return !oniguruma_refuse(source, "has an unfinished property");
 	source->at = close + 1;
-	class_property(source, name, (size_t)(close - name), items);
+	oniguruma_put_property(source, name, (size_t)(close - name), items);
 	return true;
 }
 
 /* ---- classes ---- */
 
-/* A set of characters: its items within [ ], or their complement, and expressions of one character that are in it
- * as well. */
+/* A set of characters: its items within [ ], or their complement, and expressions of one character
+ * that are in it as well. */
 struct class_set {
 	struct bytes items, expressions;
 	bool negated;        /* then there are no expressions */
@@ -314,22 +227,18 @@ static void class_set_unite(struct class_set *set, struct class_set *other)
 
 /*
  * *set becomes the intersection. Takes over `other`.
- * What is in some general categories and not in a list of items, the usual case, is what is not in the other categories
- * and not in the list: one class, which PCRE2 repeats without remembering each character, unlike a group.
+ * What is in some general categories and not in a list of items, the usual case, is what is not in
+ * the other categories and not in the list: one class, which PCRE2 repeats without remembering each
+ * character, unlike a group.
  */
 static void class_set_intersect(struct class_set *set, struct class_set *other)
 {
-	struct class_set *positive = set->negated ? other : set, *negative = set->negated ? set : other;
+	struct class_set *positive = set->negated ? other : set,
+			 *negative = set->negated ? set : other;
 	struct class_set result = {.has_other = true};
 
 	if (negative->negated && !positive->negated && !positive->has_other) {
-		for (size_t i = 0; i < CLASS_CATEGORIES; i++) {
-			if (positive->categories & 1u << i)
-				continue;
-			class_put(&result.items, "\\p{");
-			class_put(&result.items, class_categories[i]);
-			class_put(&result.items, "}");
-		}
+		oniguruma_put_categories(&result.items, ~positive->categories);
 		class_append(&result.items, &negative->items);
 		result.negated = true;
 	} else {
@@ -344,40 +253,18 @@ static void class_set_intersect(struct class_set *set, struct class_set *other)
 	*other = (struct class_set){0};
 }
 
-/* The general categories that the item at text[length], of the form \p{L} or \p{Lu}, stands for; 0: it is something else. */
-static uint32_t class_category_bits(const char *text, size_t length)
-{
-	uint32_t bits = 0;
-	size_t n = length - 4;
-
-	if (length < 5 || memcmp(text, "\\p{", 3) != 0 || n > 2)
-		return 0;
-	for (size_t i = 0; i < CLASS_CATEGORIES; i++) {
-		if (memcmp(class_categories[i], text + 3, n) == 0)
-			bits |= 1u << i;
-	}
-	return bits;
-}
-
-static void class_add_shorthand(
-	struct class_set *set, struct bytes *items, bool negated)
+static void class_add_shorthand(struct class_set *set, struct bytes *items, bool negated)
 {
 	struct class_set added = {.items = *items};
 
-	added.categories = class_category_bits(items->data, items->length);
+	added.categories = oniguruma_categories(items->data, items->length);
 	added.has_other = added.categories == 0;
 	*items = (struct bytes){0};
 	if (negated && !added.has_other) {
 		/* the other categories, so that a list with \P{L} stays one */
 		bytes_clear(&added.items);
-		added.categories = CLASS_ALL_CATEGORIES & ~added.categories;
-		for (size_t i = 0; i < CLASS_CATEGORIES; i++) {
-			if (!(added.categories & 1u << i))
-				continue;
-			class_put(&added.items, "\\p{");
-			class_put(&added.items, class_categories[i]);
-			class_put(&added.items, "}");
-		}
+		added.categories = ONIGURUMA_ALL_CATEGORIES & ~added.categories;
+		oniguruma_put_categories(&added.items, added.categories);
 	} else {
 		added.negated = negated;
 	}
@@ -406,7 +293,7 @@ static bool class_posix(struct oniguruma_source *source, struct class_set *set)
 			memcmp(at + n, ":]", 2) != 0)
 			continue;
 		source->at = at + n + 2;
-		class_property(source, names[i], n, &items);
+		oniguruma_put_property(source, names[i], n, &items);
 		/* [:punct:] has the symbols, which \p{Punct} lacks. */
 		if (strcmp(names[i], "punct") == 0)
 			class_put(&items, "\\p{S}");
@@ -463,9 +350,8 @@ bool oniguruma_folds_to_several(uint32_t character)
 	utf8proc_int32_t folded[8];
 	int class = 0;
 
-	return character >= 0x80 &&
-	       utf8proc_decompose_char((utf8proc_int32_t)character, folded, 8,
-		       UTF8PROC_CASEFOLD, &class) > 1;
+	return character >= 0x80 && utf8proc_decompose_char((utf8proc_int32_t)character, folded, 8,
+					    UTF8PROC_CASEFOLD, &class) > 1;
 }
 
 static void class_add_range(
@@ -475,7 +361,8 @@ static void class_add_range(
 
 	for (uint32_t c = first; source->caseless && c <= last; c++) {
 		if (oniguruma_folds_to_several(c)) {
-			oniguruma_refuse(source, "ignores the case of characters that fold to several");
+			oniguruma_refuse(
+				source, "ignores the case of characters that fold to several");
 			break;
 		}
 	}
@@ -503,8 +390,8 @@ static bool class_read_range_end(
 }
 
 /* What stands between && and && or ]. */
-static void class_read_operand(struct oniguruma_source *source, struct class_set *set, unsigned depth,
-	bool is_first)
+static void class_read_operand(
+	struct oniguruma_source *source, struct class_set *set, unsigned depth, bool is_first)
 {
 	uint32_t first, last;
 

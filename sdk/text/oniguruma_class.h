@@ -26,8 +26,9 @@ static inline bool oniguruma_refuse(struct oniguruma_source *source, const char 
 /* Behind a backslash: a character. False: it is another kind of escape, and nothing was read. */
 bool oniguruma_read_character(struct oniguruma_source *source, uint32_t *ret_character);
 /*
- * Behind a backslash: a class such as \s or \p{L}. Adds the items that stand for it within [ ]; *ret_negated: their
- * complement is meant. False: it is another kind of escape, and nothing was read.
+ * Behind a backslash: a class such as \s or \p{L}. Adds the items that stand for it within [ ];
+ * *ret_negated: their complement is meant. False: it is another kind of escape, and nothing was
+ * read.
  */
 bool oniguruma_read_shorthand(
 	struct oniguruma_source *source, struct bytes *items, bool *ret_negated);
@@ -38,9 +39,5 @@ void oniguruma_put_character(struct bytes *out, uint32_t character);
 
 /* PCRE2 does not match such characters if case is ignored. */
 bool oniguruma_folds_to_several(uint32_t character);
-
-/* Items of [ ]: what \w and \s mean. Outside of classes, Oniguruma takes some more of Latin-1 for word characters. */
-extern const char oniguruma_word[], oniguruma_word_alone[];
-extern const char oniguruma_space[];
 
 #endif

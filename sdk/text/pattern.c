@@ -20,7 +20,7 @@
 #define PATTERN_STACK_FIRST 65536u
 #define PATTERN_STACK_MAX ((size_t)64 << 20)
 
-#define PATTERN_OPTIONS \
+#define PATTERN_OPTIONS                                                                            \
 	(PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_NO_AUTO_CAPTURE)
 
 DEFINE_CLEANUP(compile_context, pcre2_compile_context, pcre2_compile_context_free)
@@ -71,10 +71,12 @@ static pcre2_code *pattern_make_code(struct pattern *pattern, const struct spec 
 }
 
 /*
- * Where \s+X failed, it fails at the other spaces of the run, too: only the first one and the place where the search
- * begins are tried, or else a long run takes quadratic time. In `text`, the first `run` bytes match one of the run.
+ * Where \s+X failed, it fails at the other spaces of the run, too: only the first one and the place
+ * where the search begins are tried, or else a long run takes quadratic time. In `text`, the first
+ * `run` bytes match one of the run.
  */
-static void pattern_make_run(struct pattern *pattern, const struct spec *spec, const struct bytes *text, size_t run)
+static void pattern_make_run(
+	struct pattern *pattern, const struct spec *spec, const struct bytes *text, size_t run)
 {
 	struct bytes character = {.data = text->data, .length = run}, limited = {0};
 	static const char before[] = "(?:\\G|(?<!", after[] = "))";
@@ -92,7 +94,8 @@ static void pattern_make_run(struct pattern *pattern, const struct spec *spec, c
 	bytes_deinit(&limited);
 }
 
-bool pattern_init_regex(struct pattern *pattern, const struct spec *spec, const char *regex, size_t length)
+bool pattern_init_regex(
+	struct pattern *pattern, const struct spec *spec, const char *regex, size_t length)
 {
 	struct bytes text = {0};
 	const char *reason = NULL;
@@ -107,8 +110,8 @@ bool pattern_init_regex(struct pattern *pattern, const struct spec *spec, const 
 		else
 			pattern->code = pattern_make_code(pattern, spec, "", &text, "");
 	} else if (reason) {
-		spec_fail(spec, rc, "the regular expression %.*s %s", (int)(length < 64 ? length : 64),
-			regex, reason);
+		spec_fail(spec, rc, "the regular expression %.*s %s",
+			(int)(length < 64 ? length : 64), regex, reason);
 	} else {
 		spec_no_memory(spec);
 	}
@@ -120,8 +123,9 @@ static bool pattern_init_literal(
 	struct pattern *pattern, const struct spec *spec, const char *literal, size_t length)
 {
 	if (length == 0 || length > PATTERN_LITERAL_MAX) {
-		spec_fail(spec, MIMEO_E_UNSUPPORTED, "a pattern of %zu bytes is not supported; the range is 1 to %u",
-			length, PATTERN_LITERAL_MAX);
+		spec_fail(spec, MIMEO_E_UNSUPPORTED,
+			"a pattern of %zu bytes is not supported; the range is 1 to %u", length,
+			PATTERN_LITERAL_MAX);
 		return false;
 	}
 	*pattern = (struct pattern){.literal = malloc(length), .length = length};
@@ -339,7 +343,8 @@ int pattern_search_next(struct pattern_search *search, size_t *ret_start, size_t
 			search->from = search->last_end = *ret_end;
 			return 1;
 		}
-		search->from += search->from < search->length ? utf8_size(search->text[search->from]) : 1;
+		search->from +=
+			search->from < search->length ? utf8_size(search->text[search->from]) : 1;
 	}
 	return 0;
 }

@@ -15,7 +15,8 @@ static struct postprocessor_piece *postprocessor_add(
 	struct postprocessor *postprocessor, const struct spec *spec, bool is_text, size_t n)
 {
 	if (postprocessor->n == POSTPROCESSOR_PIECES_MAX) {
-		spec_fail(spec, MIMEO_E_UNSUPPORTED, "more than %u pieces", POSTPROCESSOR_PIECES_MAX);
+		spec_fail(
+			spec, MIMEO_E_UNSUPPORTED, "more than %u pieces", POSTPROCESSOR_PIECES_MAX);
 		return NULL;
 	}
 	struct postprocessor_piece *piece = &postprocessor->pieces[postprocessor->n];
@@ -67,8 +68,8 @@ static void postprocessor_read_bert(struct postprocessor *postprocessor, const s
 }
 
 /* The ids of {"id": NAME} by the list special_tokens. */
-static void postprocessor_read_special(struct postprocessor *postprocessor, const struct spec *spec,
-	const struct spec *piece_spec)
+static void postprocessor_read_special(
+	struct postprocessor *postprocessor, const struct spec *spec, const struct spec *piece_spec)
 {
 	static const char *const known[] = {"id", "type_id", NULL};
 	size_t length;
@@ -79,17 +80,20 @@ static void postprocessor_read_special(struct postprocessor *postprocessor, cons
 
 	spec_allow(piece_spec, known);
 	if (!json_is_array(ids) || n > POSTPROCESSOR_IDS_MAX) {
-		spec_fail(spec, MIMEO_E_INVALID, "special_tokens has no list of at most %u ids for %.40s",
+		spec_fail(spec, MIMEO_E_INVALID,
+			"special_tokens has no list of at most %u ids for %.40s",
 			POSTPROCESSOR_IDS_MAX, name);
 		return;
 	}
 	struct postprocessor_piece *piece = postprocessor_add(postprocessor, spec, false, n);
 	for (size_t i = 0; piece && i < n; i++)
-		piece->ids[i] = postprocessor_read_id(spec, "special_tokens", json_array_get(ids, i));
+		piece->ids[i] =
+			postprocessor_read_id(spec, "special_tokens", json_array_get(ids, i));
 }
 
 /* The template of one text; that of pairs is not used. */
-static void postprocessor_read_template(struct postprocessor *postprocessor, const struct spec *spec)
+static void postprocessor_read_template(
+	struct postprocessor *postprocessor, const struct spec *spec)
 {
 	static const char *const known[] = {"single", "pair", "special_tokens", NULL};
 	static const char *const known_piece[] = {"Sequence", "SpecialToken", NULL};
@@ -116,8 +120,8 @@ static void postprocessor_read(
 	static const char *const known_byte_level[] = {
 		"add_prefix_space", "trim_offsets", "use_regex", NULL};
 	const char *type = spec_type(spec);
-	bool adds = strcmp(type, "TemplateProcessing") == 0 || strcmp(type, "BertProcessing") == 0 ||
-	            strcmp(type, "RobertaProcessing") == 0;
+	bool adds = strcmp(type, "TemplateProcessing") == 0 ||
+		    strcmp(type, "BertProcessing") == 0 || strcmp(type, "RobertaProcessing") == 0;
 	struct spec element;
 
 	if (depth > POSTPROCESSOR_DEPTH_MAX) {
@@ -171,8 +175,8 @@ static void postprocessor_add_ids(struct ids *out, const int32_t *ids, size_t n)
 	out->n += n;
 }
 
-int postprocessor_run(const struct postprocessor *postprocessor, const struct ids *text, bool special,
-	struct ids *out)
+int postprocessor_run(const struct postprocessor *postprocessor, const struct ids *text,
+	bool special, struct ids *out)
 {
 	if (!postprocessor->is_given)
 		postprocessor_add_ids(out, text->data, text->n);

@@ -22,8 +22,8 @@ static int pretokenizer_pass(const struct pretokenizer_stage *stage, struct span
 struct pretokenizer_cut {
 	const struct pretokenizer_stage *stage;
 	enum pretokenizer_behavior behavior;
-	size_t start, end;   /* a piece that is not finished; empty: none */
-	bool is_match;       /* the last part was a match */
+	size_t start, end; /* a piece that is not finished; empty: none */
+	bool is_match;     /* the last part was a match */
 	bool has_piece;
 };
 
@@ -32,8 +32,9 @@ static int pretokenizer_emit(struct pretokenizer_cut *cut)
 	if (!cut->has_piece)
 		return 0;
 	cut->has_piece = false;
-	return cut->start < cut->end
-		? pretokenizer_pass(cut->stage, span_slice(cut->stage->text, cut->start, cut->end)) : 0;
+	return cut->start < cut->end ? pretokenizer_pass(cut->stage,
+					       span_slice(cut->stage->text, cut->start, cut->end))
+				     : 0;
 }
 
 /* Whether a part is joined to the one before it. */
@@ -105,7 +106,8 @@ static int pretokenizer_characters(
 	for (size_t at = 0; at < stage->text.length; at += size) {
 		uint32_t c = utf8_decode(stage->text.bytes + at, &size);
 
-		if (step->kind == PRETOKENIZER_CHARACTER ? c != step->character : !step->is_match(c))
+		if (step->kind == PRETOKENIZER_CHARACTER ? c != step->character
+							 : !step->is_match(c))
 			continue;
 		rc = done < at ? pretokenizer_part(&cut, done, at, false) : 0;
 		if (rc == 0)
@@ -123,8 +125,9 @@ enum pretokenizer_class { PRETOKENIZER_SPACE, PRETOKENIZER_WORD, PRETOKENIZER_OT
 
 static enum pretokenizer_class pretokenizer_class(uint32_t c)
 {
-	return unichar_is_word(c) ? PRETOKENIZER_WORD
-		: unichar_is_white_space(c) ? PRETOKENIZER_SPACE : PRETOKENIZER_OTHER;
+	return unichar_is_word(c)          ? PRETOKENIZER_WORD
+	       : unichar_is_white_space(c) ? PRETOKENIZER_SPACE
+					   : PRETOKENIZER_OTHER;
 }
 
 static int pretokenizer_words(const struct pretokenizer_stage *stage)
@@ -184,7 +187,7 @@ static int pretokenizer_metaspace(
 	struct bytes *out = &stage->work->text[stage->step];
 	const char *at = stage->text.bytes, *end = at + stage->text.length, *space;
 	bool prepends = step->prepend == PRETOKENIZER_ALWAYS ||
-	                (step->prepend == PRETOKENIZER_FIRST && stage->text.at_origin);
+			(step->prepend == PRETOKENIZER_FIRST && stage->text.at_origin);
 
 	bytes_clear(out);
 	if (prepends && *at != ' ' &&
@@ -252,8 +255,7 @@ static int pretokenizer_stage_run(const struct pretokenizer_stage *stage)
 
 	assert(stage->text.length > 0);
 	if (stage->step == pretokenizer->n)
-		return stage->work->word(
-			stage->work->data, stage->text.bytes, stage->text.length);
+		return stage->work->word(stage->work->data, stage->text.bytes, stage->text.length);
 	return pretokenizer_cut_by(stage, &pretokenizer->steps[stage->step]);
 }
 
@@ -267,10 +269,11 @@ static int pretokenizer_pass(const struct pretokenizer_stage *stage, struct span
 	return pretokenizer_stage_run(&next);
 }
 
-int pretokenizer_run(const struct pretokenizer *pretokenizer, struct pretokenizer_work *work,
-	struct span text)
+int pretokenizer_run(
+	const struct pretokenizer *pretokenizer, struct pretokenizer_work *work, struct span text)
 {
-	struct pretokenizer_stage stage = {.pretokenizer = pretokenizer, .work = work, .text = text};
+	struct pretokenizer_stage stage = {
+		.pretokenizer = pretokenizer, .work = work, .text = text};
 
 	return text.length > 0 ? pretokenizer_stage_run(&stage) : 0;
 }

@@ -20,7 +20,8 @@ static struct pretokenizer_step *pretokenizer_add(
 	struct pretokenizer *pretokenizer, const struct spec *spec, enum pretokenizer_kind kind)
 {
 	if (pretokenizer->n == PRETOKENIZER_STEPS_MAX) {
-		spec_fail(spec, MIMEO_E_UNSUPPORTED, "more than %u pre-tokenizers", PRETOKENIZER_STEPS_MAX);
+		spec_fail(spec, MIMEO_E_UNSUPPORTED, "more than %u pre-tokenizers",
+			PRETOKENIZER_STEPS_MAX);
 		return NULL;
 	}
 	struct pretokenizer_step *step = &pretokenizer->steps[pretokenizer->n++];
@@ -51,8 +52,7 @@ static enum pretokenizer_behavior pretokenizer_read_behavior(const struct spec *
 
 static void pretokenizer_read_byte_level(struct pretokenizer *pretokenizer, const struct spec *spec)
 {
-	static const char *const known[] = {
-		"add_prefix_space", "trim_offsets", "use_regex", NULL};
+	static const char *const known[] = {"add_prefix_space", "trim_offsets", "use_regex", NULL};
 	struct pretokenizer_step *step;
 
 	spec_allow(spec, known);
@@ -99,9 +99,10 @@ static enum pretokenizer_prepend pretokenizer_read_prepend(const struct spec *sp
 
 static void pretokenizer_read_metaspace(struct pretokenizer *pretokenizer, const struct spec *spec)
 {
-	static const char *const known[] = {"replacement", "str_rep", "add_prefix_space",
-		"prepend_scheme", "split", NULL};
-	struct pretokenizer_step *step = pretokenizer_add(pretokenizer, spec, PRETOKENIZER_METASPACE);
+	static const char *const known[] = {
+		"replacement", "str_rep", "add_prefix_space", "prepend_scheme", "split", NULL};
+	struct pretokenizer_step *step =
+		pretokenizer_add(pretokenizer, spec, PRETOKENIZER_METASPACE);
 	uint32_t replacement = spec_character(spec, "replacement");
 
 	spec_allow(spec, known);
@@ -125,10 +126,11 @@ static void pretokenizer_read_digits(struct pretokenizer *pretokenizer, const st
 	spec_allow(spec, known);
 	pretokenizer_add_class(pretokenizer, spec, unichar_is_numeric,
 		spec_bool(spec, "individual_digits", false) ? PRETOKENIZER_ISOLATED
-							     : PRETOKENIZER_CONTIGUOUS);
+							    : PRETOKENIZER_CONTIGUOUS);
 }
 
-static void pretokenizer_read_punctuation(struct pretokenizer *pretokenizer, const struct spec *spec)
+static void pretokenizer_read_punctuation(
+	struct pretokenizer *pretokenizer, const struct spec *spec)
 {
 	static const char *const known[] = {"behavior", NULL};
 
@@ -141,7 +143,8 @@ static void pretokenizer_read_punctuation(struct pretokenizer *pretokenizer, con
 static void pretokenizer_read_delimiter(struct pretokenizer *pretokenizer, const struct spec *spec)
 {
 	static const char *const known[] = {"delimiter", NULL};
-	struct pretokenizer_step *step = pretokenizer_add(pretokenizer, spec, PRETOKENIZER_CHARACTER);
+	struct pretokenizer_step *step =
+		pretokenizer_add(pretokenizer, spec, PRETOKENIZER_CHARACTER);
 
 	spec_allow(spec, known);
 	if (!step)
@@ -158,7 +161,8 @@ static void pretokenizer_read_length(struct pretokenizer *pretokenizer, const st
 	spec_allow(spec, known);
 	if (!step)
 		return;
-	step->length = spec_u32(spec, "length", PRETOKENIZER_LENGTH_MAX, PRETOKENIZER_LENGTH_DEFAULT);
+	step->length =
+		spec_u32(spec, "length", PRETOKENIZER_LENGTH_MAX, PRETOKENIZER_LENGTH_DEFAULT);
 	if (step->length == 0)
 		spec_refuse(spec, "length");
 }
@@ -184,7 +188,8 @@ static void pretokenizer_read_plain(
 	spec_allow(spec, known);
 }
 
-static void pretokenizer_read(struct pretokenizer *pretokenizer, const struct spec *spec, unsigned depth)
+static void pretokenizer_read(
+	struct pretokenizer *pretokenizer, const struct spec *spec, unsigned depth)
 {
 	const char *type = spec_type(spec);
 	struct spec element;

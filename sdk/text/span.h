@@ -10,9 +10,10 @@
 struct span {
 	const char *bytes; /* [length], not terminated */
 	size_t length;
-	const uint8_t *foreign; /* [length], 1 for bytes that no special token may contain; or NULL: none */
-	/* The first character is what became of the first character of the whole text: Metaspace with prepend_scheme
-	 * "first" asks. */
+	const uint8_t *foreign; /* [length], 1 for bytes that no special token may contain; or NULL:
+				   none */
+	/* The first character is what became of the first character of the whole text: Metaspace
+	 * with prepend_scheme "first" asks. */
 	bool at_origin;
 };
 

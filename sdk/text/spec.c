@@ -29,8 +29,8 @@ int spec_fail(const struct spec *spec, int status, const char *format, ...)
 
 int spec_refuse(const struct spec *spec, const char *key)
 {
-	CLEANUP(cleanup_free) char *value = json_dumps(
-		json_object_get(spec->json, key), JSON_ENCODE_ANY | JSON_COMPACT);
+	CLEANUP(cleanup_free)
+	char *value = json_dumps(json_object_get(spec->json, key), JSON_ENCODE_ANY | JSON_COMPACT);
 	const char *type = json_string_value(json_object_get(spec->json, "type"));
 
 	return spec_fail(spec, MIMEO_E_UNSUPPORTED, "%.40s%s%s %.*s%s is not supported",

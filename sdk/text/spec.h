@@ -3,11 +3,11 @@
 #define MIMEO_SDK_TEXT_SPEC_H
 
 /*
- * A component of an untrusted tokenizer.json: an object with a "type" and fields. Types and ranges are checked, and
- * errors name the component, the field and its value.
+ * A component of an untrusted tokenizer.json: an object with a "type" and fields. Types and ranges
+ * are checked, and errors name the component, the field and its value.
  *
- * Errors are sticky: the first one is kept in spec_file.rc, and later reads go on with `absent`, so that a parser reads
- * all fields and then looks at rc once. A field that is null counts as absent.
+ * Errors are sticky: the first one is kept in spec_file.rc, and later reads go on with `absent`, so
+ * that a parser reads all fields and then looks at rc once. A field that is null counts as absent.
  */
 
 #include <stdbool.h>
@@ -49,8 +49,8 @@ bool spec_element(const struct spec *spec, const char *key, size_t index, struct
 
 /* "type", or "" after an error. */
 const char *spec_type(const struct spec *spec);
-/* Refuse fields other than "type" and these (a list that ends in NULL). An unknown field that is null or false is taken for an
- * option that later versions added and that is not in use. */
+/* Refuse fields other than "type" and these (a list that ends in NULL). An unknown field that is
+ * null or false is taken for an option that later versions added and that is not in use. */
 void spec_allow(const struct spec *spec, const char *const *known);
 
 /* NULL: absent or null. */
@@ -64,6 +64,7 @@ const char *spec_string_or_null(const struct spec *spec, const char *key, size_t
 /* Required: a string of one character. 0 after an error. */
 uint32_t spec_character(const struct spec *spec, const char *key);
 /* The index of a required string in `names` [n]; 0 after an error. */
-unsigned spec_choice(const struct spec *spec, const char *key, const char *const *names, unsigned n);
+unsigned spec_choice(
+	const struct spec *spec, const char *key, const char *const *names, unsigned n);
 
 #endif

@@ -31,7 +31,8 @@ int stops_init(struct stops *stops, const char *const *strings, uint32_t n)
 		struct stop *stop = &stops->stops[i];
 		size_t length = strings[i] ? strnlen(strings[i], MIMEO_TEXT_STOP_BYTES + 1) : 0;
 
-		if (length == 0 || length > MIMEO_TEXT_STOP_BYTES || utf8_valid(strings[i], length) < length)
+		if (length == 0 || length > MIMEO_TEXT_STOP_BYTES ||
+			utf8_valid(strings[i], length) < length)
 			return MIMEO_E_INVALID;
 		stop->bytes = malloc(length);
 		if (!stop->bytes)

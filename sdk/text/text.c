@@ -19,11 +19,13 @@ static int text_read_tokenizer(
 {
 	struct bytes json = {0};
 	int rc = files->tokenizer < 0
-		? fault_set(fault, MIMEO_E_INVALID, "there is no tokenizer.json")
-		: text_files_read(files->tokenizer, TEXT_FILES_TOKENIZER, TOKENIZER_FILE_MAX, &json, fault);
+			 ? fault_set(fault, MIMEO_E_INVALID, "there is no tokenizer.json")
+			 : text_files_read(files->tokenizer, TEXT_FILES_TOKENIZER,
+				   TOKENIZER_FILE_MAX, &json, fault);
 
 	if (rc == 0)
-		rc = tokenizer_new(&text->tokenizer, json.data, json.length, fault->message, fault->size);
+		rc = tokenizer_new(
+			&text->tokenizer, json.data, json.length, fault->message, fault->size);
 	bytes_deinit(&json);
 	return rc;
 }
@@ -35,7 +37,8 @@ static int text_read_chat(
 	int rc = 0;
 
 	if (files->config >= 0)
-		rc = text_files_read(files->config, TEXT_FILES_CONFIG, TEXT_FILES_CONFIG_MAX, &config, fault);
+		rc = text_files_read(
+			files->config, TEXT_FILES_CONFIG, TEXT_FILES_CONFIG_MAX, &config, fault);
 	if (rc == 0 && files->chat_template >= 0)
 		rc = text_files_read(files->chat_template, TEXT_FILES_CHAT_TEMPLATE,
 			TEXT_FILES_CHAT_TEMPLATE_MAX, &chat_template, fault);
@@ -109,8 +112,8 @@ uint32_t mimeo_text_vocab_size(const struct mimeo_text *text)
 	return tokenizer_vocab_size(text->tokenizer);
 }
 
-int mimeo_text_encode(const struct mimeo_text *text, const char *utf8, size_t length, uint32_t flags,
-	int32_t **ret_ids, size_t *ret_n)
+int mimeo_text_encode(const struct mimeo_text *text, const char *utf8, size_t length,
+	uint32_t flags, int32_t **ret_ids, size_t *ret_n)
 {
 	if (flags & ~(MIMEO_TEXT_SPECIAL | MIMEO_TEXT_LITERAL))
 		return MIMEO_E_INVALID;

@@ -9,13 +9,14 @@
 
 #include "ipc/cleanup.h"
 
-/* A file that is no regular one is refused when it is read; opening it does not wait for a writer. */
+/* A file that is no regular one is refused when it is read; opening it does not wait for a writer.
+ */
 #define TEXT_FILES_FLAGS (O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)
 
 static int text_files_fail(const struct fault *fault, const char *path, const char *name, int error)
 {
-	return fault_set(fault, error == ENOMEM ? MIMEO_E_NO_MEMORY : MIMEO_E_INVALID, "%s%s%s: %s", path,
-		name[0] ? "/" : "", name, strerror(error));
+	return fault_set(fault, error == ENOMEM ? MIMEO_E_NO_MEMORY : MIMEO_E_INVALID, "%s%s%s: %s",
+		path, name[0] ? "/" : "", name, strerror(error));
 }
 
 /* A file of a folder; without it, *ret_fd is -1. */
@@ -59,7 +60,8 @@ void text_files_close(struct mimeo_model_files *files)
 	*files = (struct mimeo_model_files)MIMEO_MODEL_FILES_INIT;
 }
 
-int text_files_read(int fd, const char *name, size_t most, struct bytes *out, const struct fault *fault)
+int text_files_read(
+	int fd, const char *name, size_t most, struct bytes *out, const struct fault *fault)
 {
 	struct stat status;
 

@@ -15,13 +15,14 @@
 #define TEXT_FILES_CONFIG_MAX ((size_t)32 << 20)
 #define TEXT_FILES_CHAT_TEMPLATE_MAX ((size_t)1 << 20)
 
-/* Open those that a folder has, or a tokenizer.json alone. 0, or a failure with a sentence; text_files_close in either
- * case. */
+/* Open those that a folder has, or a tokenizer.json alone. 0, or a failure with a sentence;
+ * text_files_close in either case. */
 int text_files_open(struct mimeo_model_files *ret, const char *path, const struct fault *fault);
 void text_files_close(struct mimeo_model_files *files);
 
-/* The contents of a regular file of at most `most` bytes; its offset stays. `name` is for messages. 0, INVALID or
- * NO_MEMORY. */
-int text_files_read(int fd, const char *name, size_t most, struct bytes *out, const struct fault *fault);
+/* The contents of a regular file of at most `most` bytes; its offset stays. `name` is for messages.
+ * 0, INVALID or NO_MEMORY. */
+int text_files_read(
+	int fd, const char *name, size_t most, struct bytes *out, const struct fault *fault);
 
 #endif

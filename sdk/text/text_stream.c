@@ -18,9 +18,10 @@ struct mimeo_text_stream {
 	bool ended;
 	int stopped; /* index of the stop string that was found, or -1 */
 	struct decoder_run run;
-	struct bytes text; /* decoded: first what may be the beginning of a stop string, then what is new */
+	struct bytes text; /* decoded: first what may be the beginning of a stop string, then what
+			      is new */
 	struct stops stops;
-	struct bytes out;  /* the caller's until the next call */
+	struct bytes out; /* the caller's until the next call */
 };
 
 DEFINE_CLEANUP(stream, struct mimeo_text_stream, mimeo_text_stream_free)
@@ -33,7 +34,8 @@ static int text_stream_add(struct mimeo_text_stream *stream, int32_t id)
 	return token ? decoder_run_push(&stream->run, token, length) : 0;
 }
 
-/* Look for stop strings in the text behind the first `seen` bytes; if there is one, the text ends before it. */
+/* Look for stop strings in the text behind the first `seen` bytes; if there is one, the text ends
+ * before it. */
 static void text_stream_look(struct mimeo_text_stream *stream, size_t seen)
 {
 	size_t end;
@@ -50,8 +52,8 @@ static void text_stream_look(struct mimeo_text_stream *stream, size_t seen)
 }
 
 /* Move the text but for its last `held` bytes to `out`. */
-static int text_stream_release(struct mimeo_text_stream *stream, size_t held, const char **ret_utf8,
-	size_t *ret_length)
+static int text_stream_release(
+	struct mimeo_text_stream *stream, size_t held, const char **ret_utf8, size_t *ret_length)
 {
 	size_t certain = stream->text.length - held;
 

@@ -68,7 +68,8 @@ static void tokenizer_read(struct tokenizer *tokenizer, const struct spec *root)
 		return;
 	if (is_byte_level)
 		pretokenizer_defer_bytes(&tokenizer->pretokenizer);
-	if (added_init(&tokenizer->added, root, &tokenizer->model.vocabulary, &tokenizer->normalizer) &&
+	if (added_init(&tokenizer->added, root, &tokenizer->model.vocabulary,
+		    &tokenizer->normalizer) &&
 		postprocessor_init(&tokenizer->postprocessor, root))
 		decoder_init(&tokenizer->decoder, root);
 	for (uint32_t i = 0; i < tokenizer->added.n; i++) {
@@ -146,7 +147,8 @@ static int tokenizer_encode_word(void *data, const char *word, size_t length)
 {
 	struct tokenizer_encoding *encoding = data;
 
-	return model_encode(&encoding->tokenizer->model, &encoding->model, word, length, &encoding->ids);
+	return model_encode(
+		&encoding->tokenizer->model, &encoding->model, word, length, &encoding->ids);
 }
 
 static int tokenizer_encode_normal(void *data, struct span part, const struct added_token *token)
@@ -154,7 +156,8 @@ static int tokenizer_encode_normal(void *data, struct span part, const struct ad
 	struct tokenizer_encoding *encoding = data;
 
 	if (!token)
-		return pretokenizer_run(&encoding->tokenizer->pretokenizer, &encoding->pieces, part);
+		return pretokenizer_run(
+			&encoding->tokenizer->pretokenizer, &encoding->pieces, part);
 	ids_add(&encoding->ids, token->id);
 	return encoding->ids.rc;
 }
@@ -174,8 +177,8 @@ static int tokenizer_encode_raw(void *data, struct span part, const struct added
 	int rc = normalizer_run(&tokenizer->normalizer, &encoding->normal, part, &normal);
 	if (rc < 0)
 		return rc;
-	return added_split(&tokenizer->added, &tokenizer->added.normalized, normal, encoding->literal,
-		tokenizer_encode_normal, encoding);
+	return added_split(&tokenizer->added, &tokenizer->added.normalized, normal,
+		encoding->literal, tokenizer_encode_normal, encoding);
 }
 
 static void tokenizer_encoding_init(struct tokenizer_encoding *encoding,
@@ -258,8 +261,10 @@ const struct decoder *tokenizer_decoder(const struct tokenizer *tokenizer)
 	return &tokenizer->decoder;
 }
 
-/* Special tokens are known by what decoding gives for them, so that a normalized one may not be known any more. */
-static bool tokenizer_is_special(const struct tokenizer *tokenizer, const char *token, size_t length)
+/* Special tokens are known by what decoding gives for them, so that a normalized one may not be
+ * known any more. */
+static bool tokenizer_is_special(
+	const struct tokenizer *tokenizer, const char *token, size_t length)
 {
 	const struct added *added = &tokenizer->added;
 	int32_t id = vocabulary_find(&added->contents, token, length);
@@ -267,8 +272,8 @@ static bool tokenizer_is_special(const struct tokenizer *tokenizer, const char *
 	return id >= 0 && added_token(added, id)->special;
 }
 
-const char *tokenizer_decoded(const struct tokenizer *tokenizer, int32_t id, bool skip_special,
-	size_t *ret_length)
+const char *tokenizer_decoded(
+	const struct tokenizer *tokenizer, int32_t id, bool skip_special, size_t *ret_length)
 {
 	const struct added_token *added = added_token(&tokenizer->added, id);
 	const char *token;

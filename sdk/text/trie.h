@@ -3,8 +3,8 @@
 #define MIMEO_SDK_TEXT_TRIE_H
 
 /*
- * A trie of byte strings: finds those that a text begins with. Nodes lie in breadth-first order, so that a node's
- * children and their labels are neighbours.
+ * A trie of byte strings: finds those that a text begins with. Nodes lie in breadth-first order, so
+ * that a node's children and their labels are neighbours.
  */
 
 #include <stdint.h>
@@ -32,8 +32,8 @@ struct trie {
 #define TRIE_NODES_MAX (1u << 28)
 #define TRIE_NONE UINT32_MAX
 
-/* Sorts the keys. Of equal keys, the one with the greatest value counts. 0, INVALID (more than TRIE_NODES_MAX nodes),
- * or NO_MEMORY; trie_deinit in each case. */
+/* Sorts the keys. Of equal keys, the one with the greatest value counts. 0, INVALID (more than
+ * TRIE_NODES_MAX nodes), or NO_MEMORY; trie_deinit in each case. */
 int trie_init(struct trie *trie, struct trie_key *keys, uint32_t n);
 void trie_deinit(struct trie *trie);
 
@@ -56,10 +56,10 @@ static inline uint32_t trie_child(const struct trie *trie, uint32_t node, char b
 	return found ? at->first_child + (uint32_t)(found - labels) : TRIE_NONE;
 }
 
-/* The longest key that text[length] begins with: its value and length, or -1. Begin at a node other than 0 for keys behind the
- * prefix that leads there. */
-static inline int32_t trie_longest(const struct trie *trie, uint32_t node, const char *text,
-	size_t length, size_t *ret_length)
+/* The longest key that text[length] begins with: its value and length, or -1. Begin at a node other
+ * than 0 for keys behind the prefix that leads there. */
+static inline int32_t trie_longest(
+	const struct trie *trie, uint32_t node, const char *text, size_t length, size_t *ret_length)
 {
 	int32_t value = -1;
 

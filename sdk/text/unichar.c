@@ -43,8 +43,8 @@ bool unichar_is_white_space(uint32_t c)
 {
 	if (c < 0x80)
 		return c == ' ' || (c >= '\t' && c <= '\r');
-	return c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 ||
-	       c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+	return c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
+	       c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 bool unichar_is_numeric(uint32_t c)
@@ -151,8 +151,8 @@ bool unichar_is_boundary(uint32_t c)
 {
 	if (c < 0x300)
 		return true;
-	/* Vowels and final consonants of Hangul and what decomposes to them, and the half-width voice marks. Everything
-	 * else that combines with a character before it is a mark. */
+	/* Vowels and final consonants of Hangul and what decomposes to them, and the half-width
+	 * voice marks. Everything else that combines with a character before it is a mark. */
 	if ((c >= 0x1160 && c <= 0x11ff) || (c >= 0xd7b0 && c <= 0xd7ff) ||
 		(c >= 0x3131 && c <= 0x318e) || (c >= 0xff9e && c <= 0xffdc))
 		return false;

@@ -97,7 +97,8 @@ static int unigram_extend(const struct unigram *unigram, struct unigram_node *no
 	if (has_character)
 		return 0;
 	struct unigram_node *node = &nodes[start + size];
-	bool improves = node->start == UNIGRAM_UNREACHED || score + unigram->unknown_score > node->score;
+	bool improves =
+		node->start == UNIGRAM_UNREACHED || score + unigram->unknown_score > node->score;
 	if (improves && unigram->unknown < 0)
 		return MIMEO_E_INVALID;
 	unigram_offer(node, score + unigram->unknown_score, start, unigram->unknown);
@@ -106,7 +107,8 @@ static int unigram_extend(const struct unigram *unigram, struct unigram_node *no
 
 /* ---- ids ---- */
 
-/* Unknown characters side by side are one token: the one that is written so, or those of the bytes, or the unknown one. */
+/* Unknown characters side by side are one token: the one that is written so, or those of the bytes,
+ * or the unknown one. */
 static void unigram_add_unknown(
 	const struct unigram *unigram, const char *text, size_t length, struct ids *out)
 {
@@ -123,7 +125,8 @@ static void unigram_add_unknown(
 		ids_add(out, unigram->fallback[(unsigned char)text[i]]);
 }
 
-/* Turn the links from the end into a list from the start: `start` of a node becomes the end of the token that begins there. */
+/* Turn the links from the end into a list from the start: `start` of a node becomes the end of the
+ * token that begins there. */
 static void unigram_reverse(struct unigram_node *nodes, size_t length)
 {
 	size_t end = length;

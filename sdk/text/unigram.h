@@ -3,8 +3,8 @@
 #define MIMEO_SDK_TEXT_UNIGRAM_H
 
 /*
- * The unigram model (Kudo 2018, arXiv:1804.10959): a word becomes the tokens whose scores, logarithms of probabilities, have the
- * greatest sum.
+ * The unigram model (Kudo 2018, arXiv:1804.10959): a word becomes the tokens whose scores,
+ * logarithms of probabilities, have the greatest sum.
  */
 
 #include <stdbool.h>
@@ -19,15 +19,16 @@
 
 struct unigram {
 	const struct vocabulary *vocabulary;
-	struct trie trie;  /* values are ids */
-	double *scores;    /* [n_ids] */
+	struct trie trie; /* values are ids */
+	double *scores;   /* [n_ids] */
 	double unknown_score;
-	int32_t unknown;   /* -1: none */
+	int32_t unknown; /* -1: none */
 	bool byte_fallback;
 	int32_t fallback[256]; /* ids of <0x00> ..., or -1 */
 };
 
-/* vocabulary, scores (owned from now on), unknown and byte_fallback are set. 0, INVALID or NO_MEMORY. */
+/* vocabulary, scores (owned from now on), unknown and byte_fallback are set. 0, INVALID or
+ * NO_MEMORY. */
 int unigram_prepare(struct unigram *unigram);
 void unigram_deinit(struct unigram *unigram);
 
@@ -44,7 +45,8 @@ struct unigram_work {
 };
 void unigram_work_deinit(struct unigram_work *work);
 
-/* Add the ids of a word. 0, INVALID (an unknown character, and there is no unknown token), or NO_MEMORY. */
+/* Add the ids of a word. 0, INVALID (an unknown character, and there is no unknown token), or
+ * NO_MEMORY. */
 int unigram_encode(const struct unigram *unigram, struct unigram_work *work, const char *word,
 	size_t length, struct ids *out);
 

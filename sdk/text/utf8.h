@@ -10,18 +10,19 @@
 
 #include "sdk/text/buffer.h"
 
-#define UTF8_MAX 4          /* bytes of a character */
+#define UTF8_MAX 4                      /* bytes of a character */
 #define UTF8_REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
 
 /* The length of the valid characters at the start of text[length]. */
 size_t utf8_valid(const char *text, size_t length);
 /*
- * The length of the character at text[length], which is not empty, or minus the bytes that U+FFFD replaces: the longest
- * beginning of a character, or one byte. *ret_incomplete: the text ends within what may become a character.
+ * The length of the character at text[length], which is not empty, or minus the bytes that U+FFFD
+ * replaces: the longest beginning of a character, or one byte. *ret_incomplete: the text ends
+ * within what may become a character.
  */
 int utf8_look(const char *text, size_t length, bool *ret_incomplete);
-/* Add text[length] with U+FFFD in place of what is not valid. `flags` is NULL or [length], one for each byte: those of the
- * result are added to flags_out. */
+/* Add text[length] with U+FFFD in place of what is not valid. `flags` is NULL or [length], one for
+ * each byte: those of the result are added to flags_out. */
 void utf8_repair(const char *text, size_t length, const uint8_t *flags, struct bytes *out,
 	struct bytes *flags_out);
 
@@ -56,7 +57,8 @@ static inline uint32_t utf8_decode(const char *text, unsigned *ret_size)
 		return (at[0] & 0x0fu) << 12 | (at[1] & 0x3fu) << 6 | (at[2] & 0x3fu);
 	}
 	*ret_size = 4;
-	return (at[0] & 0x07u) << 18 | (at[1] & 0x3fu) << 12 | (at[2] & 0x3fu) << 6 | (at[3] & 0x3fu);
+	return (at[0] & 0x07u) << 18 | (at[1] & 0x3fu) << 12 | (at[2] & 0x3fu) << 6 |
+	       (at[3] & 0x3fu);
 }
 
 /* Write a character, not a surrogate, to text[UTF8_MAX]; returns its size. */

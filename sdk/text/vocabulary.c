@@ -27,8 +27,8 @@ void vocabulary_deinit(struct vocabulary *vocabulary)
 	*vocabulary = (struct vocabulary){0};
 }
 
-static struct vocabulary_slot *vocabulary_probe(const struct vocabulary *vocabulary,
-	const char *token, size_t length, uint32_t *ret_hash)
+static struct vocabulary_slot *vocabulary_probe(
+	const struct vocabulary *vocabulary, const char *token, size_t length, uint32_t *ret_hash)
 {
 	uint64_t hash = hash_bytes(vocabulary->seed, token, length);
 	size_t mask = vocabulary->n_slots - 1;
@@ -71,7 +71,8 @@ int vocabulary_add(struct vocabulary *vocabulary, const char *token, size_t leng
 
 	if (id < 0 || (uint32_t)id >= VOCABULARY_IDS_MAX || vocabulary->n == vocabulary->capacity)
 		return MIMEO_E_INVALID;
-	if ((uint32_t)id >= vocabulary->n_ids && vocabulary_grow_ids(vocabulary, (uint32_t)id + 1) < 0)
+	if ((uint32_t)id >= vocabulary->n_ids &&
+		vocabulary_grow_ids(vocabulary, (uint32_t)id + 1) < 0)
 		return MIMEO_E_NO_MEMORY;
 	if (vocabulary->by_id[id] != 0)
 		return MIMEO_E_INVALID;

@@ -3,8 +3,8 @@
 #define MIMEO_SDK_TEXT_VOCABULARY_H
 
 /*
- * Tokens and their ids, both ways. Tokens are added while a file is read; then any number of threads may look them
- * up.
+ * Tokens and their ids, both ways. Tokens are added while a file is read; then any number of
+ * threads may look them up.
  */
 
 #include <stdbool.h>
@@ -22,7 +22,7 @@ struct vocabulary_entry {
 };
 
 struct vocabulary {
-	struct bytes text; /* the tokens, one behind the other */
+	struct bytes text;                /* the tokens, one behind the other */
 	struct vocabulary_entry *entries; /* [n], in the order in which they were added */
 	uint32_t n, capacity;
 	uint32_t *by_id; /* [n_ids] index of an entry + 1, or 0 */
@@ -30,7 +30,7 @@ struct vocabulary {
 	struct vocabulary_slot {
 		uint32_t hash;  /* its upper half */
 		uint32_t entry; /* + 1, or 0 */
-	} *slots; /* [n_slots], a power of two */
+	} * slots;              /* [n_slots], a power of two */
 	size_t n_slots;
 	uint32_t n_distinct; /* tokens that are found */
 	uint64_t seed;
@@ -39,8 +39,8 @@ struct vocabulary {
 /* Room for n tokens. 0 or NO_MEMORY; vocabulary_deinit in either case. */
 int vocabulary_init(struct vocabulary *vocabulary, uint32_t n);
 void vocabulary_deinit(struct vocabulary *vocabulary);
-/* Add a token. If it is there already, it is found with the new id from now on. 0, INVALID (the id or the number of
- * tokens exceeds its bound, or the id has another token), or NO_MEMORY. */
+/* Add a token. If it is there already, it is found with the new id from now on. 0, INVALID (the id
+ * or the number of tokens exceeds its bound, or the id has another token), or NO_MEMORY. */
 int vocabulary_add(struct vocabulary *vocabulary, const char *token, size_t length, int32_t id);
 
 /* The token's id, or -1. */

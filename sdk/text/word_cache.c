@@ -26,15 +26,16 @@ void word_cache_deinit(struct word_cache *cache)
 	*cache = (struct word_cache){0};
 }
 
-struct word_cache_line *word_cache_line(const struct word_cache *cache, const char *word, size_t length)
+struct word_cache_line *word_cache_line(
+	const struct word_cache *cache, const char *word, size_t length)
 {
 	if (length > WORD_CACHE_BYTES || !cache->lines)
 		return NULL;
 	return &cache->lines[hash_bytes(cache->seed, word, length) & (cache->n - 1)];
 }
 
-void word_cache_put(struct word_cache_line *line, const char *word, size_t length, const int32_t *ids,
-	size_t n_ids)
+void word_cache_put(struct word_cache_line *line, const char *word, size_t length,
+	const int32_t *ids, size_t n_ids)
 {
 	assert(length > 0 && length <= WORD_CACHE_BYTES);
 	if (n_ids > WORD_CACHE_IDS)

@@ -2,7 +2,8 @@
 #ifndef MIMEO_SDK_TEXT_WORD_CACHE_H
 #define MIMEO_SDK_TEXT_WORD_CACHE_H
 
-/* The ids of short words that a text had before. A word has one place, a cache line; a later word replaces it. */
+/* The ids of short words that a text had before. A word has one place, a cache line; a later word
+ * replaces it. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,13 +33,15 @@ void word_cache_init(struct word_cache *cache, size_t length);
 void word_cache_deinit(struct word_cache *cache);
 
 /* The place of a word, or NULL: words so long are not kept. */
-struct word_cache_line *word_cache_line(const struct word_cache *cache, const char *word, size_t length);
+struct word_cache_line *word_cache_line(
+	const struct word_cache *cache, const char *word, size_t length);
 /* Whether the word is there. */
-static inline bool word_cache_has(const struct word_cache_line *line, const char *word, size_t length)
+static inline bool word_cache_has(
+	const struct word_cache_line *line, const char *word, size_t length)
 {
 	return line->length == length && memcmp(line->word, word, length) == 0;
 }
-void word_cache_put(struct word_cache_line *line, const char *word, size_t length, const int32_t *ids,
-	size_t n_ids);
+void word_cache_put(struct word_cache_line *line, const char *word, size_t length,
+	const int32_t *ids, size_t n_ids);
 
 #endif

@@ -36,7 +36,8 @@ void wordpiece_deinit(struct wordpiece *wordpiece)
 	*wordpiece = (struct wordpiece){0};
 }
 
-static bool wordpiece_is_too_long(const struct wordpiece *wordpiece, const char *word, size_t length)
+static bool wordpiece_is_too_long(
+	const struct wordpiece *wordpiece, const char *word, size_t length)
 {
 	size_t n = 0;
 
@@ -57,7 +58,8 @@ int wordpiece_encode(
 		uint32_t node = at == 0 ? 0 : wordpiece->behind;
 		size_t n = 0;
 		int32_t id = node == TRIE_NONE ? -1
-			: trie_longest(&wordpiece->trie, node, word + at, length - at, &n);
+					       : trie_longest(&wordpiece->trie, node, word + at,
+							 length - at, &n);
 
 		if (id < 0) {
 			at = SIZE_MAX;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 
-/* A regular expression in Oniguruma's syntax, a NUL byte, and a text. Matches go forward and lie on characters. */
+/* A regular expression in Oniguruma's syntax, a NUL byte, and a text. Matches go forward and lie on
+ * characters. */
 
 #include <stdint.h>
 #include <stdlib.h>

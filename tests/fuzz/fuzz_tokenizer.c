@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * A tokenizer.json, a NUL byte, and a text. What is accepted must encode and decode any text: ids are tokens, text is
- * UTF-8, and tokens one by one give the text of all at once.
+ * A tokenizer.json, a NUL byte, and a text. What is accepted must encode and decode any text: ids
+ * are tokens, text is UTF-8, and tokens one by one give the text of all at once.
  */
 
 #include <stdint.h>
@@ -14,14 +14,16 @@
 #include "sdk/text/tokenizer.h"
 #include "sdk/text/utf8.h"
 
-static void check_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t n, bool skip_special)
+static void check_decode(
+	const struct tokenizer *tokenizer, const int32_t *ids, size_t n, bool skip_special)
 {
 	struct bytes streamed = {0};
 	struct decoder_run run;
 	char *text;
 	size_t length;
 
-	int rc = tokenizer_decode(tokenizer, ids, n, skip_special ? MIMEO_TEXT_SKIP_SPECIAL : 0, &text, &length);
+	int rc = tokenizer_decode(
+		tokenizer, ids, n, skip_special ? MIMEO_TEXT_SKIP_SPECIAL : 0, &text, &length);
 	if (rc < 0) {
 		if (rc != MIMEO_E_TOO_LONG)
 			abort();
@@ -35,19 +37,21 @@ static void check_decode(const struct tokenizer *tokenizer, const int32_t *ids, 
 		const char *token = tokenizer_decoded(tokenizer, ids[i], skip_special, &n_token);
 
 		if (token && decoder_run_push(&run, token, n_token) == 0 &&
-			utf8_valid(streamed.data ? streamed.data : "", streamed.length) < streamed.length)
+			utf8_valid(streamed.data ? streamed.data : "", streamed.length) <
+				streamed.length)
 			abort();
 	}
 	if (decoder_run_end(&run) == 0 &&
-		(streamed.length != length || (length > 0 && memcmp(streamed.data, text, length) != 0)))
+		(streamed.length != length ||
+			(length > 0 && memcmp(streamed.data, text, length) != 0)))
 		abort();
 	decoder_run_deinit(&run);
 	bytes_deinit(&streamed);
 	free(text);
 }
 
-static void check_text(const struct tokenizer *tokenizer, const char *text, size_t length, uint32_t flags,
-	const uint8_t *foreign)
+static void check_text(const struct tokenizer *tokenizer, const char *text, size_t length,
+	uint32_t flags, const uint8_t *foreign)
 {
 	int32_t *ids;
 	size_t n;
@@ -74,7 +78,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	char message[256] = "";
 	struct tokenizer *tokenizer;
 
-	int rc = tokenizer_new(&tokenizer, (const char *)data, json_length, message, sizeof(message));
+	int rc = tokenizer_new(
+		&tokenizer, (const char *)data, json_length, message, sizeof(message));
 	if (rc < 0) {
 		if (!*message)
 			abort();

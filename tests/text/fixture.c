@@ -67,7 +67,8 @@ struct mimeo_text *fixture_open(const json_t *table, const json_t *entry)
 	char message[256] = "";
 	struct mimeo_text *text;
 
-	json_object_set(tokenizer, "model", json_array_get(json_object_get(table, "models"), index));
+	json_object_set(
+		tokenizer, "model", json_array_get(json_object_get(table, "models"), index));
 	char *json = json_dumps(tokenizer, JSON_COMPACT);
 	assert_non_null(json);
 	if (fixture_open_json(&text, json, message, sizeof(message)) < 0)
@@ -82,10 +83,13 @@ struct mimeo_text *fixture_open_bytes(void)
 	char json[8192], message[256] = "";
 	struct mimeo_text *text;
 	size_t n = (size_t)snprintf(json, sizeof(json),
-		"{\"added_tokens\":[{\"id\":256,\"content\":\"<a>\",\"special\":true,\"normalized\":false},"
+		"{\"added_tokens\":[{\"id\":256,\"content\":\"<a>\",\"special\":true,"
+		"\"normalized\":false},"
 		"{\"id\":257,\"content\":\"<b>\",\"special\":true,\"normalized\":false}],"
-		"\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false},"
-		"\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
+		"\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_"
+		"regex\":false},"
+		"\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"merges\":[],"
+		"\"vocab\":{");
 
 	for (unsigned i = 0; i < 256; i++) {
 		uint32_t c = byte_level_character((uint8_t)i);

@@ -22,7 +22,8 @@ int fixture_open_json(struct mimeo_text **ret, const char *json, char *message, 
 /* A descriptor of a file with this content. */
 int fixture_file(const char *content, size_t length);
 
-/* A tokenizer of bytes: BPE without merges, decoder ByteLevel, and special tokens <a> and <b> with the ids 256 and 257. */
+/* A tokenizer of bytes: BPE without merges, decoder ByteLevel, and special tokens <a> and <b> with
+ * the ids 256 and 257. */
 struct mimeo_text *fixture_open_bytes(void);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 
-/* Encoding and decoding: bytes that are no UTF-8, special tokens that a user wrote, long texts, limits. */
+/* Encoding and decoding: bytes that are no UTF-8, special tokens that a user wrote, long texts,
+ * limits. */
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,8 @@
 #include "tests/text/fixture.h"
 
 /* Encode and decode again; the caller's to free. */
-static char *round_trip(const struct mimeo_text *text, const char *input, size_t length, size_t *ret_length)
+static char *round_trip(
+	const struct mimeo_text *text, const char *input, size_t length, size_t *ret_length)
 {
 	int32_t *ids;
 	size_t n;
@@ -28,9 +30,15 @@ static void test_invalid_bytes_become_replacements_as_in_python(void **state)
 	static const struct {
 		const char *bytes, *expected;
 	} cases[] = {
-		{"a\xff" "b", "a\xef\xbf\xbd" "b"},
+		{"a\xff"
+		 "b",
+			"a\xef\xbf\xbd"
+			"b"},
 		{"\xe2\x82", "\xef\xbf\xbd"},
-		{"\xe2\x82" "a", "\xef\xbf\xbd" "a"},
+		{"\xe2\x82"
+		 "a",
+			"\xef\xbf\xbd"
+			"a"},
 		{"\xf0\x9f\x98\xe2\x82\xac", "\xef\xbf\xbd\xe2\x82\xac"},
 		{"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
 		{"\xc0\xaf", "\xef\xbf\xbd\xef\xbf\xbd"},
@@ -62,7 +70,8 @@ static void test_bytes_come_back_for_any_valid_text(void **state)
 		size_t n = 0, length;
 
 		for (int i = 0; i < 400; i++) {
-			uint32_t c = (uint32_t)(random_u64(&random) % (round % 2 ? 0x110000 : 0x80));
+			uint32_t c =
+				(uint32_t)(random_u64(&random) % (round % 2 ? 0x110000 : 0x80));
 
 			if (c < 0xd800 || c > 0xdfff)
 				n += utf8_encode(input + n, c);
@@ -76,13 +85,14 @@ static void test_bytes_come_back_for_any_valid_text(void **state)
 	json_decref(table);
 }
 
-static void assert_encodes(const struct tokenizer *tokenizer, const char *input, const uint8_t *foreign,
-	uint32_t flags, const int32_t *expected, size_t n_expected)
+static void assert_encodes(const struct tokenizer *tokenizer, const char *input,
+	const uint8_t *foreign, uint32_t flags, const int32_t *expected, size_t n_expected)
 {
 	int32_t *ids;
 	size_t n;
 
-	assert_int_equal(tokenizer_encode(tokenizer, input, strlen(input), foreign, flags, &ids, &n), 0);
+	assert_int_equal(
+		tokenizer_encode(tokenizer, input, strlen(input), foreign, flags, &ids, &n), 0);
 	assert_int_equal(n, n_expected);
 	assert_memory_equal(ids, expected, n * sizeof(*ids));
 	free(ids);
@@ -93,7 +103,8 @@ static void test_special_tokens_of_a_user_stay_text(void **state)
 	struct mimeo_text *text = fixture_open_bytes();
 	const struct tokenizer *tokenizer = text->tokenizer;
 	const char input[] = "<a>x<a><b>";
-	const int32_t tokens[] = {256, 'x', 256, 257}, literal[] = {'<', 'a', '>', 'x', '<', 'a', '>', '<', 'b', '>'};
+	const int32_t tokens[] = {256, 'x', 256, 257},
+		      literal[] = {'<', 'a', '>', 'x', '<', 'a', '>', '<', 'b', '>'};
 	const int32_t mixed[] = {256, 'x', '<', 'a', '>', 257};
 	uint8_t foreign[sizeof(input) - 1] = {0};
 
@@ -112,9 +123,11 @@ static void test_foreign_bytes_are_known_behind_the_normalizer(void **state)
 {
 	static const char json[] =
 		"{\"added_tokens\":[{\"content\":\"<t>\",\"special\":true,\"normalized\":true}],"
-		"\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Replace\","
+		"\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{"
+		"\"type\":\"Replace\","
 		"\"pattern\":{\"String\":\"z\"},\"content\":\"tt\"}]},"
-		"\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{\"<\":0,\"t\":1,\">\":2,\"\xc3\xa9\":3}}}";
+		"\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{\"<\":0,\"t\":1,\">\":2,"
+		"\"\xc3\xa9\":3}}}";
 	/* e and U+0301 become one character, so that what follows moves */
 	const char input[] = "e\xcc\x81z<t><t>";
 	const int32_t expected[] = {3, 1, 1, 0, 1, 2, 4};
@@ -140,12 +153,14 @@ static void test_foreign_bytes_follow_repaired_ones(void **state)
 	mimeo_text_close(text);
 }
 
-/* A megabyte without a space takes quadratic time in some implementations: this test would not end. */
+/* A megabyte without a space takes quadratic time in some implementations: this test would not end.
+ */
 static void test_a_megabyte_without_a_space(void **state)
 {
 	json_t *table = fixture_load();
-	static const char *const claims[] = {"BPE over bytes", "BPE with byte fallback", "Unigram", "WordPiece",
-		"BPE with a continuing prefix and a suffix", "Split by an expression of GPT-4's kind"};
+	static const char *const claims[] = {"BPE over bytes", "BPE with byte fallback", "Unigram",
+		"WordPiece", "BPE with a continuing prefix and a suffix",
+		"Split by an expression of GPT-4's kind"};
 	static const char *const units[] = {"a", "testing", "-", "\xe4\xb8\x80", " ", "\n"};
 	const size_t size = 1000000;
 	char *input = malloc(size);
@@ -224,9 +239,12 @@ static void test_limits_and_flags(void **state)
 	size_t n;
 
 	/* the length is looked at before the text */
-	assert_int_equal(mimeo_text_encode(text, "", (size_t)MIMEO_TEXT_MAX + 1, 0, &ids, &n), MIMEO_E_TOO_LONG);
-	assert_int_equal(mimeo_text_encode(text, "", 0, MIMEO_TEXT_SKIP_SPECIAL, &ids, &n), MIMEO_E_INVALID);
-	assert_int_equal(mimeo_text_decode(text, NULL, 0, MIMEO_TEXT_SPECIAL, &utf8, &n), MIMEO_E_INVALID);
+	assert_int_equal(mimeo_text_encode(text, "", (size_t)MIMEO_TEXT_MAX + 1, 0, &ids, &n),
+		MIMEO_E_TOO_LONG);
+	assert_int_equal(
+		mimeo_text_encode(text, "", 0, MIMEO_TEXT_SKIP_SPECIAL, &ids, &n), MIMEO_E_INVALID);
+	assert_int_equal(
+		mimeo_text_decode(text, NULL, 0, MIMEO_TEXT_SPECIAL, &utf8, &n), MIMEO_E_INVALID);
 	mimeo_text_close(text);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 
-/* The parts of models against simple ones: merges, cuts of long words, the best path, tries, tables. */
+/* The parts of models against simple ones: merges, cuts of long words, the best path, tries,
+ * tables. */
 
 #include <math.h>
 #include <stdlib.h>
@@ -24,10 +25,12 @@ static uint32_t fill_merges(struct merges *merges, uint64_t *random, uint32_t n)
 
 	assert_int_equal(merges_init(merges, n), 0);
 	for (uint32_t rank = 0; rank < n; rank++) {
-		int32_t left = (int32_t)random_below(random, n_ids), right = (int32_t)random_below(random, n_ids);
+		int32_t left = (int32_t)random_below(random, n_ids),
+			right = (int32_t)random_below(random, n_ids);
 
 		if (merges_find(merges, left, right)->rank == MERGES_NONE)
-			merges_add(merges, left, right, random_below(random, 20) * n + rank, (int32_t)n_ids++);
+			merges_add(merges, left, right, random_below(random, 20) * n + rank,
+				(int32_t)n_ids++);
 	}
 	return n_ids;
 }
@@ -102,7 +105,8 @@ static void test_short_words_merge_like_long_ones(void **state)
 /* A text of the characters that the model's corpus had, and some that it had not. */
 static size_t random_text(char *out, size_t size, uint64_t *random)
 {
-	static const char *const parts[] = {"▁", "e", "t", "s", "o", "l", "d", "▁the", "test", "world", "é", "テ", "😀", "<", "x", "▁"};
+	static const char *const parts[] = {"▁", "e", "t", "s", "o", "l", "d", "▁the", "test",
+		"world", "é", "テ", "😀", "<", "x", "▁"};
 	size_t n = 0;
 
 	while (n + 16 < size) {
@@ -116,8 +120,9 @@ static size_t random_text(char *out, size_t size, uint64_t *random)
 
 static void test_a_long_word_is_encoded_alike_with_and_without_cuts(void **state)
 {
-	static const char *const claims[] = {"BPE with byte fallback", "BPE with fused unknown tokens",
-		"BPE with unknown tokens one by one", "BPE that leaves out unknown characters",
+	static const char *const claims[] = {"BPE with byte fallback",
+		"BPE with fused unknown tokens", "BPE with unknown tokens one by one",
+		"BPE that leaves out unknown characters",
 		"BPE with byte fallback for some bytes only"};
 	json_t *table = fixture_load();
 	uint64_t random = 13;
@@ -125,7 +130,8 @@ static void test_a_long_word_is_encoded_alike_with_and_without_cuts(void **state
 	for (size_t c = 0; c < ARRAY_SIZE(claims); c++) {
 		const json_t *entry = fixture_find(table, claims[c]);
 		size_t index = (size_t)json_integer_value(json_object_get(entry, "model"));
-		json_t *root = json_pack("{sO}", "model", json_array_get(json_object_get(table, "models"), index));
+		json_t *root = json_pack(
+			"{sO}", "model", json_array_get(json_object_get(table, "models"), index));
 		struct fault fault = {0};
 		struct spec_file file = {.fault = &fault};
 		struct spec spec = {.json = root, .file = &file};
@@ -139,7 +145,8 @@ static void test_a_long_word_is_encoded_alike_with_and_without_cuts(void **state
 			struct model_work work = {0};
 			struct ids whole = {0}, cut = {0};
 
-			assert_int_equal(bpe_encode(&model.bpe, &work.bpe, word, length, &whole), 0);
+			assert_int_equal(
+				bpe_encode(&model.bpe, &work.bpe, word, length, &whole), 0);
 			assert_int_equal(model_encode(&model, &work, word, length, &cut), 0);
 			was_cut |= bpe_cut(&model.bpe, word, length) < length;
 			assert_int_equal(whole.n, cut.n);
@@ -160,7 +167,8 @@ static void test_a_cached_word_has_the_same_ids(void **state)
 	json_t *table = fixture_load();
 	const json_t *entry = fixture_find(table, "BPE over bytes");
 	size_t index = (size_t)json_integer_value(json_object_get(entry, "model"));
-	json_t *root = json_pack("{sO}", "model", json_array_get(json_object_get(table, "models"), index));
+	json_t *root =
+		json_pack("{sO}", "model", json_array_get(json_object_get(table, "models"), index));
 	struct fault fault = {0};
 	struct spec_file file = {.fault = &fault};
 	struct spec spec = {.json = root, .file = &file};
@@ -174,7 +182,8 @@ static void test_a_cached_word_has_the_same_ids(void **state)
 	word_cache_init(&cached.cache, 0);
 	for (int round = 0; round < 20000; round++) {
 		char word[WORD_CACHE_BYTES + 8];
-		size_t length = 1 + random_below(&random, 3) + (round % 50 == 0 ? WORD_CACHE_BYTES - 2 : 0);
+		size_t length =
+			1 + random_below(&random, 3) + (round % 50 == 0 ? WORD_CACHE_BYTES - 2 : 0);
 		struct ids a = {0}, b = {0};
 
 		for (size_t i = 0; i < length; i++)
@@ -196,7 +205,8 @@ static void test_a_cached_word_has_the_same_ids(void **state)
 /* ---- the unigram model ---- */
 
 /* The best sum of scores of all ways to cut a word of letters, by trying them all. */
-static double best_score(const struct vocabulary *vocabulary, const double *scores, const char *word, size_t length)
+static double best_score(
+	const struct vocabulary *vocabulary, const double *scores, const char *word, size_t length)
 {
 	double best = length == 0 ? 0 : -INFINITY;
 
@@ -204,7 +214,8 @@ static double best_score(const struct vocabulary *vocabulary, const double *scor
 		int32_t id = vocabulary_find(vocabulary, word, n);
 
 		if (id >= 0)
-			best = fmax(best, scores[id] + best_score(vocabulary, scores, word + n, length - n));
+			best = fmax(best,
+				scores[id] + best_score(vocabulary, scores, word + n, length - n));
 	}
 	return best;
 }
@@ -216,7 +227,8 @@ static void test_unigram_finds_the_greatest_sum_of_scores(void **state)
 	for (int round = 0; round < 60; round++) {
 		struct vocabulary vocabulary;
 		double *scores = calloc(64, sizeof(*scores));
-		struct unigram unigram = {.vocabulary = &vocabulary, .scores = scores, .unknown = -1};
+		struct unigram unigram = {
+			.vocabulary = &vocabulary, .scores = scores, .unknown = -1};
 		struct unigram_work work = {0};
 
 		assert_int_equal(vocabulary_init(&vocabulary, 64), 0);
@@ -225,7 +237,8 @@ static void test_unigram_finds_the_greatest_sum_of_scores(void **state)
 			size_t n = id < 3 ? 1 : 1 + random_below(&random, 4);
 
 			for (size_t i = 0; i < n; i++)
-				token[i] = id < 3 ? (char)('a' + id) : (char)('a' + random_below(&random, 3));
+				token[i] = id < 3 ? (char)('a' + id)
+						  : (char)('a' + random_below(&random, 3));
 			scores[id] = -10.0 * (1 + random_float(&random));
 			assert_int_equal(vocabulary_add(&vocabulary, token, n, id), 0);
 		}
@@ -248,7 +261,8 @@ static void test_unigram_finds_the_greatest_sum_of_scores(void **state)
 				sum += scores[ids.data[i]];
 			}
 			assert_int_equal(at, length);
-			assert_true(fabs(sum - best_score(&vocabulary, scores, word, length)) < 1e-9);
+			assert_true(
+				fabs(sum - best_score(&vocabulary, scores, word, length)) < 1e-9);
 			ids_deinit(&ids);
 		}
 		unigram_work_deinit(&work);
@@ -298,7 +312,8 @@ static void test_tries_and_vocabularies_find_what_was_added(void **state)
 	}
 	/* an id has one token, and ids have a bound */
 	assert_int_equal(vocabulary_add(&vocabulary, "x", 1, 3), MIMEO_E_INVALID);
-	assert_int_equal(vocabulary_add(&vocabulary, "x", 1, (int32_t)VOCABULARY_IDS_MAX), MIMEO_E_INVALID);
+	assert_int_equal(
+		vocabulary_add(&vocabulary, "x", 1, (int32_t)VOCABULARY_IDS_MAX), MIMEO_E_INVALID);
 	trie_deinit(&trie);
 	vocabulary_deinit(&vocabulary);
 }

@@ -12,7 +12,8 @@
 
 #include "tests/text/fixture.h"
 
-static const char tokenizer[] = "{\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":0},\"unk_token\":\"a\"}}";
+static const char tokenizer[] =
+	"{\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":0},\"unk_token\":\"a\"}}";
 
 static void put(const char *folder, const char *name, const char *content)
 {
@@ -62,7 +63,8 @@ static void test_failures_name_the_file(void **state)
 	assert_non_null(strstr(message, "tokenizer.json"));
 	assert_non_null(strstr(message, strerror(ENOENT)));
 	put(folder, "tokenizer.json", "{\"model\":{\"type\":\"Markov\"}}");
-	assert_int_equal(mimeo_text_open(&text, folder, message, sizeof(message)), MIMEO_E_UNSUPPORTED);
+	assert_int_equal(
+		mimeo_text_open(&text, folder, message, sizeof(message)), MIMEO_E_UNSUPPORTED);
 	assert_non_null(strstr(message, folder));
 	assert_non_null(strstr(message, "Markov"));
 	/* a pipe would block its reader */
@@ -96,22 +98,27 @@ static void test_wrong_descriptors_are_refused(void **state)
 	struct mimeo_text *text = NULL;
 	int pair[2];
 
-	assert_int_equal(mimeo_text_open_files(&text, &files, message, sizeof(message)), MIMEO_E_INVALID);
+	assert_int_equal(
+		mimeo_text_open_files(&text, &files, message, sizeof(message)), MIMEO_E_INVALID);
 	assert_int_equal(pipe(pair), 0);
 	files.tokenizer = pair[0];
-	assert_int_equal(mimeo_text_open_files(&text, &files, message, sizeof(message)), MIMEO_E_INVALID);
+	assert_int_equal(
+		mimeo_text_open_files(&text, &files, message, sizeof(message)), MIMEO_E_INVALID);
 	files.reserved = 3;
-	assert_int_equal(mimeo_text_open_files(&text, &files, message, sizeof(message)), MIMEO_E_INVALID);
+	assert_int_equal(
+		mimeo_text_open_files(&text, &files, message, sizeof(message)), MIMEO_E_INVALID);
 	files.reserved = -1;
 	files.size = 4;
-	assert_int_equal(mimeo_text_open_files(&text, &files, message, sizeof(message)), MIMEO_E_INVALID);
+	assert_int_equal(
+		mimeo_text_open_files(&text, &files, message, sizeof(message)), MIMEO_E_INVALID);
 	close(pair[0]);
 	close(pair[1]);
 	/* a file that says it is too large is not read */
 	files = (struct mimeo_text_files)MIMEO_TEXT_FILES_INIT;
 	files.tokenizer = fixture_file("", 0);
 	assert_int_equal(ftruncate(files.tokenizer, ((off_t)128 << 20) + 1), 0);
-	assert_int_equal(mimeo_text_open_files(&text, &files, message, sizeof(message)), MIMEO_E_INVALID);
+	assert_int_equal(
+		mimeo_text_open_files(&text, &files, message, sizeof(message)), MIMEO_E_INVALID);
 	assert_non_null(strstr(message, "the limit is"));
 	close(files.tokenizer);
 	mimeo_text_close(NULL);
@@ -125,9 +132,12 @@ static void test_chat_without_a_template_is_unsupported(void **state)
 	int32_t *ids;
 	size_t n;
 
-	assert_int_equal(mimeo_text_chat(text, chat, strlen(chat), &ids, &n, message, sizeof(message)), MIMEO_E_UNSUPPORTED);
+	assert_int_equal(
+		mimeo_text_chat(text, chat, strlen(chat), &ids, &n, message, sizeof(message)),
+		MIMEO_E_UNSUPPORTED);
 	assert_non_null(strstr(message, "chat template"));
-	assert_int_equal(mimeo_text_chat_render(text, chat, strlen(chat), &utf8, &n, NULL, 0), MIMEO_E_UNSUPPORTED);
+	assert_int_equal(mimeo_text_chat_render(text, chat, strlen(chat), &utf8, &n, NULL, 0),
+		MIMEO_E_UNSUPPORTED);
 	mimeo_text_close(text);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 
-/* Regular expressions: Oniguruma's meaning where PCRE2's differs, and limits. Expected matches are those of Oniguruma 6.9. */
+/* Regular expressions: Oniguruma's meaning where PCRE2's differs, and limits. Expected matches are
+ * those of Oniguruma 6.9. */
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +41,8 @@ static int matches(const char *regex, const char *text, char *out, size_t size)
 		fail_msg("%s: %s", regex, c.message);
 	matcher_init(&matcher, strlen(text));
 	pattern_search_init(&search, &c.pattern, &matcher, text, strlen(text));
-	while ((rc = pattern_search_next(&search, &start, &end)) > 0 && n + (end - start) + 2 < size) {
+	while ((rc = pattern_search_next(&search, &start, &end)) > 0 &&
+		n + (end - start) + 2 < size) {
 		memcpy(out + n, text + start, end - start);
 		n += end - start;
 		out[n++] = '|';
@@ -112,15 +114,17 @@ static void test_syntax_has_oniguruma_s_meaning(void **state)
 	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
 		assert_int_equal(matches(cases[i][0], cases[i][1], out, sizeof(out)), 0);
 		if (strcmp(out, cases[i][2]) != 0)
-			fail_msg("%s in \"%s\" gives \"%s\", expected \"%s\"", cases[i][0], cases[i][1], out, cases[i][2]);
+			fail_msg("%s in \"%s\" gives \"%s\", expected \"%s\"", cases[i][0],
+				cases[i][1], out, cases[i][2]);
 	}
 }
 
 static void test_what_has_no_counterpart_is_refused(void **state)
 {
-	static const char *const regexes[] = {"(a)\\1", "\\k<n>", "(?<n>a)\\g<n>", "(?~a)", "(?W)a", "(?x)a", "(*UTF)a",
-		"(*LIMIT_MATCH=1)a", "\\y", "\\Qa\\E", "\\cA", "\\xe3", "[a-\\d]", "[z-a]", "a{3,1}", "(?i)ss", "(?i)[ß]", "(?i)ﬁ",
-		"(", ")", "[a", "a\\", "*", "\\p{Klingon}", "\\p{L", "(?<=a*)b", "[[[[[[[[[[a]]]]]]]]]]", "\\C"};
+	static const char *const regexes[] = {"(a)\\1", "\\k<n>", "(?<n>a)\\g<n>", "(?~a)", "(?W)a",
+		"(?x)a", "(*UTF)a", "(*LIMIT_MATCH=1)a", "\\y", "\\Qa\\E", "\\cA", "\\xe3",
+		"[a-\\d]", "[z-a]", "a{3,1}", "(?i)ss", "(?i)[ß]", "(?i)ﬁ", "(", ")", "[a", "a\\",
+		"*", "\\p{Klingon}", "\\p{L", "(?<=a*)b", "[[[[[[[[[[a]]]]]]]]]]", "\\C"};
 
 	for (size_t i = 0; i < ARRAY_SIZE(regexes); i++) {
 		struct compiled c;
@@ -166,10 +170,12 @@ static void test_expressions_with_too_many_steps_are_given_up(void **state)
 
 	assert_int_equal(count_in_run("(?:a+)+[bc]", 'a', 100, "", &n), MIMEO_E_TOO_LONG);
 	assert_int_equal(count_in_run("(?:a|a)*[bc]", 'a', 100, "", &n), MIMEO_E_TOO_LONG);
-	assert_int_equal(count_in_run("\\d{1,3}(?=(?:\\d{3})*\\b)", '1', 2000000, "", &n), MIMEO_E_TOO_LONG);
+	assert_int_equal(
+		count_in_run("\\d{1,3}(?=(?:\\d{3})*\\b)", '1', 2000000, "", &n), MIMEO_E_TOO_LONG);
 }
 
-/* These have steps in proportion to the text: they are counted, and would not be enough for quadratic time. */
+/* These have steps in proportion to the text: they are counted, and would not be enough for
+ * quadratic time. */
 static void test_long_runs_take_linear_steps(void **state)
 {
 	size_t n;
@@ -178,7 +184,11 @@ static void test_long_runs_take_linear_steps(void **state)
 	assert_int_equal(n, 0);
 	assert_int_equal(count_in_run("\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+", ' ', 2000000, "x", &n), 0);
 	assert_int_equal(n, 2);
-	assert_int_equal(count_in_run("[\\p{Lu}\\p{Lm}]*[\\p{Ll}\\p{Lm}]+|[\\p{Lu}\\p{Lm}]+[\\p{Ll}\\p{Lm}]*", 'A', 2000000, "", &n), 0);
+	assert_int_equal(
+		count_in_run(
+			"[\\p{Lu}\\p{Lm}]*[\\p{Ll}\\p{Lm}]+|[\\p{Lu}\\p{Lm}]+[\\p{Ll}\\p{Lm}]*",
+			'A', 2000000, "", &n),
+		0);
 	assert_int_equal(n, 1);
 	assert_int_equal(count_in_run("(?:\\p{L}\\p{M}*)+", 'a', 1000000, "", &n), 0);
 	assert_int_equal(n, 1);

@@ -8,7 +8,9 @@
 
 #include "tests/text/fixture.h"
 
-#define MODEL "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[[\"a\",\"b\"]]}"
+#define MODEL                                                                                      \
+	"\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[[\"a\","     \
+	"\"b\"]]}"
 
 struct refusal {
 	const char *json;
@@ -24,10 +26,12 @@ static void check(const struct refusal *refusals, size_t n)
 		int rc = fixture_open_json(&text, refusals[i].json, message, sizeof(message));
 
 		if (rc != refusals[i].status)
-			fail_msg("%s: status %d, expected %d: %s", refusals[i].json, rc, refusals[i].status, message);
+			fail_msg("%s: status %d, expected %d: %s", refusals[i].json, rc,
+				refusals[i].status, message);
 		for (size_t k = 0; k < ARRAY_SIZE(refusals[i].words) && refusals[i].words[k]; k++) {
 			if (!strstr(message, refusals[i].words[k]))
-				fail_msg("%s: \"%s\" is not in \"%s\"", refusals[i].json, refusals[i].words[k], message);
+				fail_msg("%s: \"%s\" is not in \"%s\"", refusals[i].json,
+					refusals[i].words[k], message);
 		}
 		assert_null(text);
 	}
@@ -36,13 +40,17 @@ static void check(const struct refusal *refusals, size_t n)
 static void test_unknown_components_are_named(void **state)
 {
 	static const struct refusal refusals[] = {
-		{"{\"normalizer\":{\"type\":\"Shout\"}," MODEL "}", MIMEO_E_UNSUPPORTED, {"normalizer", "Shout"}},
-		{"{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Shout\"}]}," MODEL "}",
+		{"{\"normalizer\":{\"type\":\"Shout\"}," MODEL "}", MIMEO_E_UNSUPPORTED,
+			{"normalizer", "Shout"}},
+		{"{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{"
+		 "\"type\":\"Shout\"}]}," MODEL "}",
 			MIMEO_E_UNSUPPORTED, {"normalizer.normalizers[1]", "Shout"}},
 		{"{\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}," MODEL "}", MIMEO_E_UNSUPPORTED,
 			{"pre_tokenizer", "UnicodeScripts"}},
-		{"{\"post_processor\":{\"type\":\"X\"}," MODEL "}", MIMEO_E_UNSUPPORTED, {"post_processor", "\"X\""}},
-		{"{\"decoder\":{\"type\":\"Y\"}," MODEL "}", MIMEO_E_UNSUPPORTED, {"decoder", "\"Y\""}},
+		{"{\"post_processor\":{\"type\":\"X\"}," MODEL "}", MIMEO_E_UNSUPPORTED,
+			{"post_processor", "\"X\""}},
+		{"{\"decoder\":{\"type\":\"Y\"}," MODEL "}", MIMEO_E_UNSUPPORTED,
+			{"decoder", "\"Y\""}},
 		{"{\"model\":{\"type\":\"Markov\"}}", MIMEO_E_UNSUPPORTED, {"model", "Markov"}},
 		{"{\"version\":\"2.0\"," MODEL "}", MIMEO_E_UNSUPPORTED, {"version", "2.0"}},
 		{"{\"sampler\":{}," MODEL "}", MIMEO_E_UNSUPPORTED, {"sampler"}},
@@ -54,21 +62,28 @@ static void test_unknown_components_are_named(void **state)
 static void test_unknown_fields_and_values_are_named(void **state)
 {
 	static const struct refusal refusals[] = {
-		{"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"dropout\":0.1}}", MIMEO_E_UNSUPPORTED,
-			{"model", "dropout 0.1"}},
-		{"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},\"behavior\":\"Doubled\"}," MODEL "}",
+		{"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"dropout\":0.1}}",
+			MIMEO_E_UNSUPPORTED, {"model", "dropout 0.1"}},
+		{"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},"
+		 "\"behavior\":\"Doubled\"}," MODEL "}",
 			MIMEO_E_UNSUPPORTED, {"Split", "behavior", "Doubled"}},
-		{"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(a)\\\\1\"},\"behavior\":\"Isolated\"}," MODEL "}",
+		{"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(a)\\\\1\"},"
+		 "\"behavior\":\"Isolated\"}," MODEL "}",
 			MIMEO_E_UNSUPPORTED, {"pre_tokenizer", "(a)\\1", "escape"}},
-		{"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?<=a+)b\"},\"behavior\":\"Isolated\"}," MODEL "}",
+		{"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?<=a+)b\"},"
+		 "\"behavior\":\"Isolated\"}," MODEL "}",
 			MIMEO_E_UNSUPPORTED, {"regular expression", "lookbehind"}},
-		{"{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"last\"}," MODEL "}",
+		{"{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_"
+		 "scheme\":\"last\"}," MODEL "}",
 			MIMEO_E_UNSUPPORTED, {"prepend_scheme", "last"}},
-		{"{\"normalizer\":{\"type\":\"NFC\",\"strength\":2}," MODEL "}", MIMEO_E_UNSUPPORTED, {"NFC", "strength 2"}},
-		{"{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"B\",\"type_id\":0}}],"
-		 "\"pair\":[],\"special_tokens\":{}}," MODEL "}", MIMEO_E_UNSUPPORTED, {"single[0].Sequence", "\"B\""}},
-		{"{\"added_tokens\":[{\"content\":\"x\",\"color\":\"red\"}]," MODEL "}", MIMEO_E_UNSUPPORTED,
-			{"added_tokens[0]", "color"}},
+		{"{\"normalizer\":{\"type\":\"NFC\",\"strength\":2}," MODEL "}",
+			MIMEO_E_UNSUPPORTED, {"NFC", "strength 2"}},
+		{"{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{"
+		 "\"id\":\"B\",\"type_id\":0}}],"
+		 "\"pair\":[],\"special_tokens\":{}}," MODEL "}",
+			MIMEO_E_UNSUPPORTED, {"single[0].Sequence", "\"B\""}},
+		{"{\"added_tokens\":[{\"content\":\"x\",\"color\":\"red\"}]," MODEL "}",
+			MIMEO_E_UNSUPPORTED, {"added_tokens[0]", "color"}},
 	};
 
 	check(refusals, ARRAY_SIZE(refusals));
@@ -79,8 +94,10 @@ static void test_unused_options_of_later_versions_are_no_reason(void **state)
 	char message[256] = "";
 	struct mimeo_text *text;
 
-	if (fixture_open_json(&text, "{\"normalizer\":{\"type\":\"NFC\",\"strength\":null,\"loud\":false}," MODEL "}", message,
-		    sizeof(message)) < 0)
+	if (fixture_open_json(&text,
+		    "{\"normalizer\":{\"type\":\"NFC\",\"strength\":null,\"loud\":false}," MODEL
+		    "}",
+		    message, sizeof(message)) < 0)
 		fail_msg("%s", message);
 	mimeo_text_close(text);
 }
@@ -92,24 +109,37 @@ static void test_contradictions_and_wrong_types_are_invalid(void **state)
 		{"[]", MIMEO_E_INVALID, {"object"}},
 		{"{\"model\":", MIMEO_E_INVALID, {"line 1", "JSON"}},
 		{"{}", MIMEO_E_INVALID, {"model is missing"}},
-		{"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}}", MIMEO_E_INVALID, {"the id 0", "two tokens"}},
-		{"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":-1},\"merges\":[]}}", MIMEO_E_INVALID, {"-1"}},
-		{"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":4194304},\"merges\":[]}}", MIMEO_E_INVALID, {"4194304", "4194303"}},
-		{"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0.5},\"merges\":[]}}", MIMEO_E_INVALID, {"not an integer"}},
-		{"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a a\"]}}", MIMEO_E_INVALID, {"merges[0]", "not in vocab"}},
-		{"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a\"]}}", MIMEO_E_INVALID, {"merges[0]", "pair"}},
-		{"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0]],\"unk_id\":1}}", MIMEO_E_INVALID, {"unk_id 1"}},
-		{"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",\"b\"]]}}", MIMEO_E_INVALID, {"vocab[0]"}},
-		{"{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"__\"}," MODEL "}", MIMEO_E_INVALID,
-			{"replacement", "character"}},
-		{"{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"always\","
-		 "\"add_prefix_space\":false}," MODEL "}", MIMEO_E_INVALID, {"add_prefix_space", "prepend_scheme"}},
-		{"{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"!\"}," MODEL "}", MIMEO_E_INVALID,
-			{"precompiled_charsmap", "base64"}},
-		{"{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"/////w==\"}," MODEL "}", MIMEO_E_INVALID,
-			{"precompiled_charsmap", "size"}},
-		{"{\"post_processor\":{\"type\":\"BertProcessing\",\"sep\":[\"x\",-5],\"cls\":[\"y\",1]}," MODEL "}", MIMEO_E_INVALID,
-			{"post_processor", "sep"}},
+		{"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}}",
+			MIMEO_E_INVALID, {"the id 0", "two tokens"}},
+		{"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":-1},\"merges\":[]}}",
+			MIMEO_E_INVALID, {"-1"}},
+		{"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":4194304},\"merges\":[]}}",
+			MIMEO_E_INVALID, {"4194304", "4194303"}},
+		{"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0.5},\"merges\":[]}}",
+			MIMEO_E_INVALID, {"not an integer"}},
+		{"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a a\"]}}",
+			MIMEO_E_INVALID, {"merges[0]", "not in vocab"}},
+		{"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a\"]}}",
+			MIMEO_E_INVALID, {"merges[0]", "pair"}},
+		{"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0]],\"unk_id\":1}}",
+			MIMEO_E_INVALID, {"unk_id 1"}},
+		{"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",\"b\"]]}}", MIMEO_E_INVALID,
+			{"vocab[0]"}},
+		{"{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"__\"}," MODEL "}",
+			MIMEO_E_INVALID, {"replacement", "character"}},
+		{"{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_"
+		 "scheme\":\"always\","
+		 "\"add_prefix_space\":false}," MODEL "}",
+			MIMEO_E_INVALID, {"add_prefix_space", "prepend_scheme"}},
+		{"{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"!\"}," MODEL
+		 "}",
+			MIMEO_E_INVALID, {"precompiled_charsmap", "base64"}},
+		{"{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"/////"
+		 "w==\"}," MODEL "}",
+			MIMEO_E_INVALID, {"precompiled_charsmap", "size"}},
+		{"{\"post_processor\":{\"type\":\"BertProcessing\",\"sep\":[\"x\",-5],\"cls\":["
+		 "\"y\",1]}," MODEL "}",
+			MIMEO_E_INVALID, {"post_processor", "sep"}},
 		{"{\"added_tokens\":{}," MODEL "}", MIMEO_E_INVALID, {"added_tokens", "list"}},
 	};
 
@@ -128,12 +158,14 @@ static void test_nesting_is_bounded(void **state)
 	for (int i = 0; i < 100; i++)
 		strcat(json, closing);
 	strcat(json, "," MODEL "}");
-	assert_int_equal(fixture_open_json(&text, json, message, sizeof(message)), MIMEO_E_UNSUPPORTED);
+	assert_int_equal(
+		fixture_open_json(&text, json, message, sizeof(message)), MIMEO_E_UNSUPPORTED);
 	assert_non_null(strstr(message, "nested"));
 }
 
 /* `count` elements of a list or an object in place of %s. */
-static int open_many(const char *format, const char *element, size_t count, char *message, size_t size)
+static int open_many(
+	const char *format, const char *element, size_t count, char *message, size_t size)
 {
 	size_t unit = strlen(element) + 24;
 	char *list = malloc(count * unit + 1), *json;
@@ -156,19 +188,27 @@ static void test_lengths_and_counts_are_bounded(void **state)
 {
 	char message[256] = "";
 
-	assert_int_equal(open_many("{\"added_tokens\":[%s]," MODEL "}", "%s{\"content\":\"<%u>\"}", 100001, message,
-				 sizeof(message)), MIMEO_E_INVALID);
+	assert_int_equal(open_many("{\"added_tokens\":[%s]," MODEL "}", "%s{\"content\":\"<%u>\"}",
+				 100001, message, sizeof(message)),
+		MIMEO_E_INVALID);
 	assert_non_null(strstr(message, "100001"));
-	assert_int_equal(open_many("{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[%s]}," MODEL "}",
-				 "%s{\"type\":\"NFC\"}", 33, message, sizeof(message)), MIMEO_E_INVALID);
-	assert_int_equal(open_many("{\"added_tokens\":[{\"content\":\"%s\"}]," MODEL "}", "x%.0s", 513, message,
-				 sizeof(message)), MIMEO_E_INVALID);
+	assert_int_equal(
+		open_many("{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[%s]}," MODEL "}",
+			"%s{\"type\":\"NFC\"}", 33, message, sizeof(message)),
+		MIMEO_E_INVALID);
+	assert_int_equal(open_many("{\"added_tokens\":[{\"content\":\"%s\"}]," MODEL "}", "x%.0s",
+				 513, message, sizeof(message)),
+		MIMEO_E_INVALID);
 	assert_non_null(strstr(message, "513"));
-	assert_int_equal(open_many("{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"%s\",0]]}}", "x%.0s", 1025, message,
-				 sizeof(message)), MIMEO_E_INVALID);
-	assert_int_equal(open_many("{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"%s\"},\"behavior\":\"Isolated\"},"
-				   MODEL "}", "x%.0s", 16385, message, sizeof(message)), MIMEO_E_UNSUPPORTED);
-	assert_int_equal(open_many("{\"version\":[%s]}", "%s1", 12000001, message, sizeof(message)), MIMEO_E_INVALID);
+	assert_int_equal(open_many("{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"%s\",0]]}}",
+				 "x%.0s", 1025, message, sizeof(message)),
+		MIMEO_E_INVALID);
+	assert_int_equal(open_many("{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":"
+				   "\"%s\"},\"behavior\":\"Isolated\"}," MODEL "}",
+				 "x%.0s", 16385, message, sizeof(message)),
+		MIMEO_E_UNSUPPORTED);
+	assert_int_equal(open_many("{\"version\":[%s]}", "%s1", 12000001, message, sizeof(message)),
+		MIMEO_E_INVALID);
 	assert_non_null(strstr(message, "values"));
 }
 
@@ -188,7 +228,8 @@ static void test_messages_hold_no_control_characters(void **state)
 	char message[256] = "";
 	struct mimeo_text *text = NULL;
 
-	fixture_open_json(&text, "{\"model\":{\"type\":\"a\\u001b[31m\\n\"}}", message, sizeof(message));
+	fixture_open_json(
+		&text, "{\"model\":{\"type\":\"a\\u001b[31m\\n\"}}", message, sizeof(message));
 	for (const char *at = message; *at; at++)
 		assert_true((unsigned char)*at >= ' ');
 }

@@ -16,7 +16,8 @@ struct outcome {
 };
 
 /* Push `input` byte by byte. */
-static struct outcome stream(const struct mimeo_text *text, const char *input, const char *const *stop, uint32_t n_stop)
+static struct outcome stream(
+	const struct mimeo_text *text, const char *input, const char *const *stop, uint32_t n_stop)
 {
 	struct mimeo_text_stream_config config = MIMEO_TEXT_STREAM_CONFIG_INIT;
 	struct mimeo_text_stream *s;
@@ -168,7 +169,8 @@ static void test_push_behind_the_end_is_refused(void **state)
 
 	assert_int_equal(mimeo_text_stream_new(&s, text, NULL), 0);
 	assert_int_equal(mimeo_text_stream_end(s, &utf8, &n), 0);
-	assert_int_equal(mimeo_text_stream_push(s, (int32_t[]){'a'}, 1, &utf8, &n), MIMEO_E_INVALID);
+	assert_int_equal(
+		mimeo_text_stream_push(s, (int32_t[]){'a'}, 1, &utf8, &n), MIMEO_E_INVALID);
 	mimeo_text_stream_free(s);
 	mimeo_text_close(text);
 }
@@ -197,7 +199,8 @@ static void test_special_tokens_are_left_out_on_request(void **state)
 static void test_ids_before_decide_about_a_leading_space(void **state)
 {
 	json_t *table = fixture_load();
-	struct mimeo_text *text = fixture_open(table, fixture_find(table, "BPE with byte fallback"));
+	struct mimeo_text *text =
+		fixture_open(table, fixture_find(table, "BPE with byte fallback"));
 	struct mimeo_text_stream_config config = MIMEO_TEXT_STREAM_CONFIG_INIT;
 	struct mimeo_text_stream *s;
 	int32_t *ids;

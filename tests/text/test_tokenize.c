@@ -37,7 +37,8 @@ static struct outcome run(const char *arguments, const char *input, size_t lengt
 	char command[2048];
 	struct outcome outcome;
 
-	snprintf(command, sizeof(command), "'%s' %s >%s/out 2>%s/err", program, arguments, folder, folder);
+	snprintf(command, sizeof(command), "'%s' %s >%s/out 2>%s/err", program, arguments, folder,
+		folder);
 	FILE *pipe = popen(command, "w");
 	assert_non_null(pipe);
 	fwrite(input, 1, length, pipe);
@@ -93,9 +94,9 @@ static void test_several_texts(void **state)
 
 static void test_wrong_options_exit_with_2(void **state)
 {
-	static const char *const arguments[] = {"", "--tokenizer", "--tokenizer x --bogus", "--tokenizer x y",
-		"--tokenizer x --decode --special", "--tokenizer x --render", "--tokenizer x --skip-special",
-		"--tokenizer x --chat c --decode"};
+	static const char *const arguments[] = {"", "--tokenizer", "--tokenizer x --bogus",
+		"--tokenizer x y", "--tokenizer x --decode --special", "--tokenizer x --render",
+		"--tokenizer x --skip-special", "--tokenizer x --chat c --decode"};
 
 	for (size_t i = 0; i < ARRAY_SIZE(arguments); i++) {
 		struct outcome outcome = run(arguments[i], "", 0);
@@ -141,8 +142,10 @@ static int set_up(void **state)
 {
 	static const char json[] =
 		"{\"added_tokens\":[{\"content\":\"<s>\",\"special\":true,\"normalized\":false}],"
-		"\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[\"<s>\",0],\"sep\":[\"\",99]},"
-		"\"decoder\":{\"type\":\"Fuse\"},\"model\":{\"type\":\"BPE\",\"merges\":[],\"unk_token\":\"?\",\"vocab\":"
+		"\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[\"<s>\",0],\"sep\":[\"\","
+		"99]},"
+		"\"decoder\":{\"type\":\"Fuse\"},\"model\":{\"type\":\"BPE\",\"merges\":[],\"unk_"
+		"token\":\"?\",\"vocab\":"
 		"{\"<s>\":0,\"a\":1,\"b\":2,\"c\":3,\" \":4,\"<\":5,\"s\":6,\">\":7}}}";
 	char path[100];
 

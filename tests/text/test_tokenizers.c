@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 
-/* Every entry of tokenizers.json: ids and text are those of Hugging Face's tokenizers, and a stream gives the text that
- * decoding at once gives. */
+/* Every entry of tokenizers.json: ids and text are those of Hugging Face's tokenizers, and a stream
+ * gives the text that decoding at once gives. */
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,13 +31,16 @@ static const json_t *case_member(const json_t *given, const char *key, const cha
 	return member ? member : json_object_get(given, other);
 }
 
-static void check_encode(const struct mimeo_text *text, const json_t *given, uint32_t flags, const json_t *expected)
+static void check_encode(
+	const struct mimeo_text *text, const json_t *given, uint32_t flags, const json_t *expected)
 {
 	const json_t *input = json_object_get(given, "text");
 	int32_t *ids;
 	size_t n;
 
-	assert_int_equal(mimeo_text_encode(text, json_string_value(input), json_string_length(input), flags, &ids, &n), 0);
+	assert_int_equal(mimeo_text_encode(text, json_string_value(input),
+				 json_string_length(input), flags, &ids, &n),
+		0);
 	assert_ids(ids, n, expected, json_string_value(input));
 	free(ids);
 }
@@ -53,14 +56,16 @@ static size_t case_ids(const json_t *given, int32_t *ids, size_t capacity)
 	return n;
 }
 
-static void check_decode(const struct mimeo_text *text, const json_t *given, uint32_t flags, const json_t *expected)
+static void check_decode(
+	const struct mimeo_text *text, const json_t *given, uint32_t flags, const json_t *expected)
 {
 	int32_t ids[512];
 	size_t n = case_ids(given, ids, ARRAY_SIZE(ids)), length;
 	char *utf8;
 
 	assert_int_equal(mimeo_text_decode(text, ids, n, flags, &utf8, &length), 0);
-	if (length != json_string_length(expected) || memcmp(utf8, json_string_value(expected), length) != 0)
+	if (length != json_string_length(expected) ||
+		memcmp(utf8, json_string_value(expected), length) != 0)
 		fail_msg("decoded \"%s\", expected \"%s\"", utf8, json_string_value(expected));
 	assert_int_equal(utf8[length], 0);
 	free(utf8);
@@ -78,7 +83,8 @@ static void test_ids_and_text(void **state)
 		check_encode(text, given, MIMEO_TEXT_SPECIAL, case_member(given, "special", "ids"));
 		check_encode(text, given, MIMEO_TEXT_LITERAL, case_member(given, "literal", "ids"));
 		check_decode(text, given, 0, json_object_get(given, "decoded"));
-		check_decode(text, given, MIMEO_TEXT_SKIP_SPECIAL, case_member(given, "skipped", "decoded"));
+		check_decode(text, given, MIMEO_TEXT_SKIP_SPECIAL,
+			case_member(given, "skipped", "decoded"));
 	}
 	mimeo_text_close(text);
 }
@@ -96,8 +102,8 @@ static void collect(char *out, size_t size, size_t *length, const char *utf8, si
 }
 
 /* Push the ids in parts of `step`, the first one of `first` ids. */
-static void check_stream(const struct mimeo_text *text, const int32_t *ids, size_t n, size_t first, size_t step,
-	const json_t *expected)
+static void check_stream(const struct mimeo_text *text, const int32_t *ids, size_t n, size_t first,
+	size_t step, const json_t *expected)
 {
 	struct mimeo_text_stream *stream;
 	char out[8192];
@@ -113,9 +119,10 @@ static void check_stream(const struct mimeo_text *text, const int32_t *ids, size
 	}
 	assert_int_equal(mimeo_text_stream_end(stream, &utf8, &n_utf8), 0);
 	collect(out, sizeof(out), &length, utf8, n_utf8);
-	if (length != json_string_length(expected) || memcmp(out, json_string_value(expected), length) != 0)
-		fail_msg("streamed \"%.*s\" in parts of %zu, expected \"%s\"", (int)length, out, step,
-			json_string_value(expected));
+	if (length != json_string_length(expected) ||
+		memcmp(out, json_string_value(expected), length) != 0)
+		fail_msg("streamed \"%.*s\" in parts of %zu, expected \"%s\"", (int)length, out,
+			step, json_string_value(expected));
 	mimeo_text_stream_free(stream);
 }
 
@@ -126,7 +133,8 @@ static void test_streams_as_decoded(void **state)
 	int32_t ids[512];
 
 	for (size_t i = 0; i < json_array_size(cases); i++) {
-		const json_t *given = json_array_get(cases, i), *expected = json_object_get(given, "decoded");
+		const json_t *given = json_array_get(cases, i),
+			     *expected = json_object_get(given, "decoded");
 		size_t n = case_ids(given, ids, ARRAY_SIZE(ids));
 
 		check_stream(text, ids, n, 1, 1, expected);
@@ -143,15 +151,17 @@ int main(void)
 	const json_t *entries = json_object_get(table, "entries");
 	size_t n = json_array_size(entries);
 	struct CMUnitTest *tests = calloc(2 * n, sizeof(*tests));
-	char (*names)[160] = calloc(2 * n, sizeof(*names));
+	char(*names)[160] = calloc(2 * n, sizeof(*names));
 
 	if (!tests || !names || n == 0)
 		return 1;
 	for (size_t i = 0; i < 2 * n; i++) {
 		json_t *entry = json_array_get(entries, i / 2);
 
-		snprintf(names[i], sizeof(names[i]), "%s: %s", json_string_value(json_object_get(entry, "claim")),
-			i % 2 == 0 ? "ids and text are those of tokenizers" : "a stream gives what decoding gives");
+		snprintf(names[i], sizeof(names[i]), "%s: %s",
+			json_string_value(json_object_get(entry, "claim")),
+			i % 2 == 0 ? "ids and text are those of tokenizers"
+				   : "a stream gives what decoding gives");
 		tests[i] = (struct CMUnitTest){.name = names[i],
 			.test_func = i % 2 == 0 ? test_ids_and_text : test_streams_as_decoded,
 			.initial_state = entry};
