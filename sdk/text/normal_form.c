@@ -114,7 +114,13 @@ static void form_write_part(struct form *form, int32_t *characters, size_t n)
 		utf8_add(&form->text, (uint32_t)characters[i]);
 }
 
-/* Nothing is composed across a mark that counts as no mark. */
+/* Nothing is composed with what is before these: marks that count as no marks, and U+11A7, which utf8proc takes for a final
+ * consonant of Hangul and drops. */
+static bool form_is_barrier(uint32_t c)
+{
+	return unichar_is_unordered(c) || c == 0x11a7;
+}
+
 static void form_write(struct form *form)
 {
 	struct ids *characters = &form->characters;
@@ -122,7 +128,7 @@ static void form_write(struct form *form)
 
 	form_order(characters);
 	for (size_t i = 0; i < characters->n && form->composed; i++) {
-		if (!unichar_is_unordered((uint32_t)characters->data[i]))
+		if (!form_is_barrier((uint32_t)characters->data[i]))
 			continue;
 		form_write_part(form, characters->data + start, i - start);
 		start = i;

@@ -21,6 +21,7 @@ TEXTS = [
     "Hello, world! It's a test.", " two  spaces   three ", "", " ", "\n\n\t x\r\n", "naïve café e\u0301\u0323 \u1e69\u0307 ﬁ½²Å",
     "日本語のテキスト と한국어", "😀👩\u200d👧 ok", "12 345,678.9 ²³ ٣", "ABC Straße İI ΑΣ", "a-b--c---d", "<s>x</s> <s> <mask>y",
     "العربية עברית", "x\u00a0y\u2003z\u200b\ufeff\u0085.", "\x01\x7f\u0000end\ufffd", "don't we'LL I'm", "▁a ▁ b▁",
+    "\u1100\u1161\u11a7\u11a8 \uac00\u11a8 \uac00\u11a7x", "e\u08d3\u0323\u0301 a\u0301\u1dfb\u0323",
 ]
 CORPUS = ["Hello, world! It's a test of the tokenizers.", "the quick brown fox jumps over the lazy dog", "naïve café ﬁne",
           "日本語のテキスト", "12 345 678", "don't we'll I'm", "a-b--c", "test tested testing tests", "world worlds worldly"] * 5
