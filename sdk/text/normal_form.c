@@ -102,23 +102,44 @@ static void form_decompose(struct form *form, uint32_t c)
 	to->n += (size_t)n;
 }
 
+/* A composed character, or what it was composed of if normalization forms do not know it. */
+static void form_add_composed(struct form *form, int32_t c)
+{
+	utf8proc_int32_t parts[FORM_EXPANSION] = {c};
+	utf8proc_ssize_t n = 1;
+	int class = 0;
+
+	if (!unichar_is_decomposed((uint32_t)c, false))
+		n = utf8proc_decompose_char(c, parts, FORM_EXPANSION, UTF8PROC_DECOMPOSE, &class);
+	for (utf8proc_ssize_t i = 0; i < n; i++)
+		utf8_add(&form->text, (uint32_t)parts[i]);
+}
+
+/* Characters of which only the first one may be a barrier. */
 static void form_write_part(struct form *form, int32_t *characters, size_t n)
 {
+	int32_t first = n > 0 ? characters[0] : 0;
 	size_t left = n;
 
 	if (form->composed && n > 0)
 		left = (size_t)utf8proc_normalize_utf32(
 			characters, (utf8proc_ssize_t)n, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
 	assert(left <= n);
-	for (size_t i = 0; i < left; i++)
-		utf8_add(&form->text, (uint32_t)characters[i]);
+	for (size_t i = 0; i < left; i++) {
+		if (form->composed && (i > 0 || characters[i] != first))
+			form_add_composed(form, characters[i]);
+		else
+			utf8_add(&form->text, (uint32_t)characters[i]);
+	}
 }
 
-/* Nothing is composed with what is before these: marks that count as no marks, and U+11A7, which utf8proc takes for a final
- * consonant of Hangul and drops. */
+/*
+ * Nothing is composed with what is before these: marks that count as no marks; characters whose decomposition is not known;
+ * and U+11A7, which utf8proc takes for a final consonant of Hangul and drops.
+ */
 static bool form_is_barrier(uint32_t c)
 {
-	return unichar_is_unordered(c) || c == 0x11a7;
+	return unichar_is_unordered(c) || !unichar_is_decomposed(c, false) || c == 0x11a7;
 }
 
 static void form_write(struct form *form)
