@@ -6,7 +6,7 @@
 
 int main(void)
 {
-	struct mimeo_text_files files = MIMEO_TEXT_FILES_INIT;
+	struct mimeo_model_files files = MIMEO_MODEL_FILES_INIT;
 	struct mimeo_text_stream_config config = MIMEO_TEXT_STREAM_CONFIG_INIT;
 	struct mimeo_text *text = NULL;
 

@@ -78,7 +78,7 @@ static void test_failures_name_the_file(void **state)
 
 static void test_descriptors_keep_their_offsets(void **state)
 {
-	struct mimeo_text_files files = MIMEO_TEXT_FILES_INIT;
+	struct mimeo_model_files files = MIMEO_MODEL_FILES_INIT;
 	char message[256] = "";
 	struct mimeo_text *text;
 
@@ -93,7 +93,7 @@ static void test_descriptors_keep_their_offsets(void **state)
 
 static void test_wrong_descriptors_are_refused(void **state)
 {
-	struct mimeo_text_files files = MIMEO_TEXT_FILES_INIT;
+	struct mimeo_model_files files = MIMEO_MODEL_FILES_INIT;
 	char message[256] = "";
 	struct mimeo_text *text = NULL;
 	int pair[2];
@@ -114,7 +114,7 @@ static void test_wrong_descriptors_are_refused(void **state)
 	close(pair[0]);
 	close(pair[1]);
 	/* a file that says it is too large is not read */
-	files = (struct mimeo_text_files)MIMEO_TEXT_FILES_INIT;
+	files = (struct mimeo_model_files)MIMEO_MODEL_FILES_INIT;
 	files.tokenizer = fixture_file("", 0);
 	assert_int_equal(ftruncate(files.tokenizer, ((off_t)128 << 20) + 1), 0);
 	assert_int_equal(
