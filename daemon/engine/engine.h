@@ -108,8 +108,7 @@ struct engine_buffer {
 	uint32_t end;      /* before `ends` is set */
 	/* the engine's */
 	struct engine_port *port;
-	uint32_t n_requests;  /* that name it, waiting or running */
-	uint64_t last_launch; /* the last launched step that names it */
+	uint32_t n_requests; /* that name it: waiting, running, or ended while a launched step names it */
 	bool closing;
 	struct engine_buffer *next; /* among those that are closing, then among those to be taken */
 };

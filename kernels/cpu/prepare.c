@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Expands a step's record into the persistent inputs. Everything that a graph of any size may read
- * is rewritten in each step, the tails with values that do nothing: whatever a larger step left
- * behind is gone before a smaller one runs. Only the block table is bounded by its readers instead:
- * a row's entries past its used pages, and rows past the padded count, keep what they had.
+ * Expands a step's record into the persistent inputs. Everything that a graph of any size may read is
+ * rewritten in each step, the tails with values that have no effect, so that nothing of a larger earlier step
+ * is read. The block table is an exception, because its readers are bounded: a row's entries past its used
+ * pages, and rows past the padded count, are not rewritten.
  *
- * A row's new pages go into its slot's block table first: the row and its tokens find them there.
+ * A row's new pages are written to its slot's block table first; the row and its tokens read them there.
  *
- * With drafts, rows whose token the slot has begin where the slot says, as the host does not know:
- * their record's start is not read. A row that is not to verify moves its slot on under whatever
- * drafts there were, which are gone then: they were drawn for other positions.
+ * With draft tokens, a row whose token the slot has begins at the slot's length, which the host does not know;
+ * the start in the record is ignored. A row that does not verify discards the slot's draft tokens: they were
+ * drawn for other positions.
  */
 
+#include <assert.h>
 #include <string.h>
 
 #include "kernels/cpu/launchers.h"
@@ -114,8 +115,7 @@ static const void *prepare_given_embedding(
 	return (const uint8_t *)row->embeddings + (size_t)(j - row->n_ids) * e->in->embedding_bytes;
 }
 
-/* A tree's tokens lie one behind the other in the cache, and stand as deep as they have
- * ancestors. */
+/* A tree's tokens are adjacent in the cache, but their positions are their depths in the tree. */
 static uint64_t prepare_rotary_position(const struct step_row *row, uint32_t j)
 {
 	uint64_t position = (uint64_t)row->start + j;
@@ -135,9 +135,9 @@ static int32_t prepare_token_id(const struct expansion *e, const struct step_row
 }
 
 /*
- * Where the position's token goes. The host gives every other row the pages that it needs; a row
- * that begins at its slot's length may run past the slot's, and writes nothing there: the null
- * page is everybody's.
+ * Where the token of a position is written in the cache. A row that begins at its slot's length may extend
+ * past the slot's pages, and then writes nothing: all slots share the null page. The host gives every other
+ * row the pages that it needs.
  */
 static int32_t prepare_cache_slot(const struct expansion *e, const struct step_row *row,
 	const int32_t *table, uint64_t position)
@@ -191,7 +191,7 @@ static void prepare_empty_row(const struct expansion *e, uint32_t r)
 		e->in->next_ids[r] = -1;
 }
 
-/* The drafts' decodes go up to K tokens further than the step. */
+/* The draft model's decodes need pages for up to K tokens more than the step. */
 static void prepare_copy_pages(
 	const struct expansion *e, int32_t slot, uint64_t length, int32_t *table)
 {
@@ -230,7 +230,7 @@ static uint32_t prepare_logits_of_row(const struct expansion *e)
 	return e->record->last_only ? 1 : 1 + e->in->max_drafts;
 }
 
-/* Of n tokens, of which all are wanted or the last. */
+/* Set which of the row's n tokens have logits: all or the last. */
 static void prepare_index_logits(const struct expansion *e, uint32_t r, uint32_t n, bool all)
 {
 	const uint32_t width = prepare_logits_of_row(e);
@@ -262,12 +262,15 @@ static void prepare_expand_row(struct expansion *e, uint32_t r)
 			e->in->max_pages * sizeof(*e->in->block_table));
 	}
 	e->n_tokens += n;
+	assert(e->n_tokens <= e->max_tokens);
 }
 
 static void prepare_write_tails(const struct expansion *e)
 {
 	const struct step_inputs *in = e->in;
 	const size_t n_logits = (size_t)in->max_rows * prepare_logits_of_row(e);
+
+	assert(e->n_rows <= in->max_rows && e->n_tokens <= in->max_tokens);
 
 	for (uint32_t r = e->n_rows; r < in->max_rows; r++) {
 		prepare_empty_row(e, r);

@@ -45,7 +45,7 @@ static void idle_relax(void)
 #endif
 }
 
-/* Sleeps end when they should and not, with others', up to 50 us later. */
+/* Without timer slack, by which the kernel ends sleeps up to 50 us late. */
 void idle_init(void)
 {
 	prctl(PR_SET_TIMERSLACK, 1ul, 0ul, 0ul, 0ul);
@@ -89,15 +89,15 @@ bool idle_wants_bell(const struct lane *lane, uint64_t expected_ns)
 
 /* ---- sleep ---- */
 
-/* Something that a sleeping engine would miss? Called with all NEED_WAKEUP flags set. */
+/* Is there work that a sleeping engine would miss? Called with all NEED_WAKEUP flags set. */
 static bool idle_must_not_sleep(struct lane *lane)
 {
 	return atomic_load(lane->idle.commands_wait) || lane_is_ready(lane) ||
 		(lane->n_inflight && lane->device->ops->status(lane->device));
 }
 
-/* While there is work, a client's indices are looked at only where its stamps do not say enough; one
- * that is where it cannot be is found here. */
+/* While there is work, a client's indices are read only if its stamps are not sufficient; invalid ones are
+ * detected here. */
 static void idle_check_indices(struct lane *lane)
 {
 	for (uint32_t i = 0; i < lane->accounting->n_sessions; i++) {
@@ -119,6 +119,7 @@ static void idle_sleep_until_woken(struct lane *lane, uint64_t limit_ns)
 	/* A device that fails may never run the function that was to wake us. */
 	bool stay = false, tick = lane->accounting->n_deadlines || lane->n_inflight || lane->late.wanted;
 
+	assert(!atomic_load(&lane->idle.sleeping));
 	lane->idle.slept = true;
 	lane->idle.watching = false;
 	idle_check_indices(lane);
@@ -151,6 +152,7 @@ static uint64_t idle_nap_for(const struct lane *lane, uint64_t now, uint64_t due
 	const uint64_t spin = (uint64_t)lane->options->spin_us * NS_PER_US;
 	uint64_t nap;
 
+	assert(lane->n_inflight > 0 && lane->n_inflight <= LANE_STEPS);
 	if (now + spin + NAP_NS < due) {
 		/* While another step can be launched, a client may answer at once. */
 		return lane->n_inflight < LANE_STEPS && now - lane->idle.since_ns < spin
@@ -162,7 +164,7 @@ static uint64_t idle_nap_for(const struct lane *lane, uint64_t now, uint64_t due
 	return nap > NAP_NS ? nap : NAP_NS;
 }
 
-/* The lane's time for what is to be seen next of the step: its results, or its end. */
+/* The expected time on the lane until the next event of the step: its results, or its end. */
 static uint64_t idle_expected_of(const struct inflight *inflight)
 {
 	return inflight->drafts && !inflight->read ? inflight->results_ns : inflight->expected_ns;
@@ -170,8 +172,8 @@ static uint64_t idle_expected_of(const struct inflight *inflight)
 
 /* ---- turns that find nothing ---- */
 
-/* The first few at full speed, for a client that answers at once; then with pauses, looking at the
- * clock now and then. True if it is time to think of sleep. */
+/* The first turns are at full speed, for a client that answers at once; later ones pause, and read the clock
+ * only from time to time. True if the engine may sleep. */
 static bool idle_has_spun(struct lane *lane)
 {
 	if (!lane->options->spin_us)

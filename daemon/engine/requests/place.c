@@ -82,10 +82,6 @@ void place_launched(struct request *request)
 	assert(request->state == REQUEST_RUNNING || request->state == REQUEST_STARTING);
 	assert(request->n_places > 0);
 	request->last_launch = request->session->accounting->launched;
-	for (int i = 0; i < 3; i++) {
-		if (places[i]->buffer)
-			places[i]->buffer->last_launch = request->last_launch;
-	}
 }
 
 void place_close_buffer(struct engine_session *session, uint32_t id)
@@ -127,7 +123,7 @@ void place_release_buffers(struct accounting *accounting)
 		assert(buffer->closing);
 		if (atomic_load_explicit(&buffer->open, memory_order_relaxed) && place_is_passed(buffer))
 			atomic_store_explicit(&buffer->open, false, memory_order_relaxed);
-		if (buffer->open || buffer->n_requests || buffer->last_launch > accounting->completed)
+		if (buffer->open || buffer->n_requests)
 			continue;
 		LL_DELETE(accounting->closing, buffer);
 		buffer->closing = false;

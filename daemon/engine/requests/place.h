@@ -3,9 +3,9 @@
 #define MIMEO_DAEMON_ENGINE_PLACE_H
 
 /*
- * Device buffers as requests name them. A buffer is held by each request that names it and, like pages
- * and slots, by the last launched step that does: the loop thread gets it back only when neither
- * is left. Hot path: no allocation, no lock, no system call; handing back takes a lock.
+ * Device buffers as requests name them. A buffer is held by each request that names it, and such a request
+ * ends only when its last launched step has completed: the loop thread gets the buffer back after that. Hot
+ * path: no allocation, no lock, no system call; handing back takes a lock.
  */
 
 #include "daemon/engine/requests/engine_session.h"

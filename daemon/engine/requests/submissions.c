@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/engine/requests/submissions.h"
 
+#include <assert.h>
+
 #include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/finish.h"
 #include "daemon/engine/requests/held.h"
@@ -15,7 +17,7 @@ static bool submissions_cancel_held(
 	return true;
 }
 
-/* Cancelling takes effect at once, ahead of what waits. */
+/* Takes effect at once, before entries that wait. */
 static int submissions_cancel(struct engine_session *session, uint32_t index, uint32_t generation)
 {
 	struct request *target;
@@ -106,6 +108,7 @@ static bool submissions_held(struct engine_session *session)
 		session->n_copied += SUBMISSIONS_ENTRY_BYTES;
 		if (!submissions_entry(session, &first->sqe))
 			break;
+		assert(session->held == first);
 		held_remove(session, first);
 		worked = true;
 	}
@@ -151,6 +154,7 @@ static bool submissions_take_session(struct engine_session *session)
 	session->n_copied = 0;
 	if (session->failed || session->detached)
 		return false;
+	assert(session->n_in_flight + session->n_held <= session->n_requests);
 	session->cq_full = false;
 	worked = submissions_cancel_by_words(session);
 	worked |= submissions_held(session);
@@ -169,7 +173,8 @@ static bool submissions_take_session(struct engine_session *session)
 	}
 	if (n)
 		ring_sq_release(ring);
-	/* The end of a running request wakes the engine; after an admission it must look again. */
+	assert(session->n_in_flight + session->n_held <= session->n_requests);
+	/* The end of a running request wakes the engine; after an admission it must poll again. */
 	return worked || n > 0 || (session->n_held && session->n_in_flight == session->n_waiting);
 }
 
