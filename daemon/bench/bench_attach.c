@@ -25,14 +25,14 @@
 /* ---- the floor ---- */
 
 /* A process that sends a memfd to each process that connects. */
-struct floor_attach {
+struct attach_floor {
 	struct child partner;
 	int listener;
 };
 
-static int floor_hand_out(void *arg, int fd)
+static int attach_floor_hand_out(void *arg, int fd)
 {
-	const struct floor_attach *attach = arg;
+	const struct attach_floor *attach = arg;
 	int memory = memfd_create("mimeo-bench", MFD_CLOEXEC);
 	char byte;
 
@@ -51,11 +51,11 @@ static int floor_hand_out(void *arg, int fd)
 }
 
 /* 0 or -errno; must be stopped even if it fails. */
-static int floor_attach_start(struct floor_attach *ret)
+static int attach_floor_start(struct attach_floor *ret)
 {
 	const struct sockaddr_un nameless = {.sun_family = AF_UNIX};
 
-	*ret = (struct floor_attach){.listener = -1};
+	*ret = (struct attach_floor){.listener = -1};
 	ret->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	/* Without a path the kernel picks an address that leaves no file behind. */
 	if (ret->listener < 0 ||
@@ -63,10 +63,10 @@ static int floor_attach_start(struct floor_attach *ret)
 			offsetof(struct sockaddr_un, sun_path)) < 0 ||
 		listen(ret->listener, 16) < 0)
 		return -errno;
-	return child_start(&ret->partner, floor_hand_out, ret);
+	return child_start(&ret->partner, attach_floor_hand_out, ret);
 }
 
-static int floor_map(const struct sockaddr_un *address, socklen_t length, int peer)
+static int attach_floor_map(const struct sockaddr_un *address, socklen_t length, int peer)
 {
 	if (connect(peer, (const struct sockaddr *)address, length) < 0 || write(peer, "", 1) != 1)
 		return -errno;
@@ -83,7 +83,7 @@ static int floor_map(const struct sockaddr_un *address, socklen_t length, int pe
 	return 0;
 }
 
-static int floor_attach_once(const struct floor_attach *attach, struct samples *samples)
+static int attach_floor_once(const struct attach_floor *attach, struct samples *samples)
 {
 	struct sockaddr_un address;
 	socklen_t length = sizeof(address);
@@ -94,13 +94,13 @@ static int floor_attach_once(const struct floor_attach *attach, struct samples *
 	CLEANUP(cleanup_close) int peer = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (peer < 0)
 		return -errno;
-	int rc = floor_map(&address, length, peer);
+	int rc = attach_floor_map(&address, length, peer);
 	if (rc == 0)
 		samples_add(samples, clock_ns() - before);
 	return rc;
 }
 
-static void floor_attach_stop(struct floor_attach *attach)
+static void attach_floor_stop(struct attach_floor *attach)
 {
 	child_kill(&attach->partner);
 	if (attach->listener >= 0)
@@ -163,13 +163,13 @@ static int attach_child(void *arg, int fd)
 	const struct target_work *work = arg;
 	uint32_t count = work->options->count;
 	struct samples *legs[N_LEGS + 1]; /* the last one is the floor */
-	CLEANUP(floor_attach_stop) struct floor_attach floor;
-	int rc = floor_attach_start(&floor);
+	CLEANUP(attach_floor_stop) struct attach_floor floor;
+	int rc = attach_floor_start(&floor);
 
 	if (samples_make(legs, N_LEGS + 1, count) < 0)
 		return bench_fail(1, "no memory");
 	for (uint32_t i = 0; i < count && rc == 0; i++) {
-		rc = floor_attach_once(&floor, legs[N_LEGS]);
+		rc = attach_floor_once(&floor, legs[N_LEGS]);
 		if (rc == 0 && attach_once(work, legs) < 0)
 			return 1; /* it has said why */
 	}

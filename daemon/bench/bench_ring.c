@@ -64,7 +64,7 @@ struct channels {
 	struct channel forth, back;
 };
 
-static void channel_send(struct channel *channel, uint32_t number)
+static void ring_channel_send(struct channel *channel, uint32_t number)
 {
 	const uint64_t one = 1;
 
@@ -74,7 +74,7 @@ static void channel_send(struct channel *channel, uint32_t number)
 		(void)!write(channel->eventfd, &one, sizeof(one));
 }
 
-static void channel_wait(struct channel *channel, uint32_t number)
+static void ring_channel_wait(struct channel *channel, uint32_t number)
 {
 	uint64_t value;
 
@@ -95,18 +95,18 @@ static void channel_wait(struct channel *channel, uint32_t number)
 	}
 }
 
-static int floor_echo(void *arg, int fd)
+static int ring_floor_echo(void *arg, int fd)
 {
 	struct channels *channels = arg;
 
 	for (uint32_t number = 1;; number++) {
-		channel_wait(&channels->forth, number);
-		channel_send(&channels->back, number);
+		ring_channel_wait(&channels->forth, number);
+		ring_channel_send(&channels->back, number);
 	}
 	return 0;
 }
 
-static void floor_ping(
+static void ring_floor_ping(
 	struct channels *channels, uint32_t count, uint64_t until_ns, struct samples *samples)
 {
 	uint64_t before = clock_ns();
@@ -114,8 +114,8 @@ static void floor_ping(
 	for (uint32_t number = 1; number <= count + WARM_UPS; number++) {
 		if (before >= until_ns && number > WARM_UPS + SAMPLES_LEAST)
 			break;
-		channel_send(&channels->forth, number);
-		channel_wait(&channels->back, number);
+		ring_channel_send(&channels->forth, number);
+		ring_channel_wait(&channels->back, number);
 		uint64_t now = clock_ns();
 		if (number > WARM_UPS)
 			samples_add(samples, now - before);
@@ -125,7 +125,7 @@ static void floor_ping(
 
 /* Measure `count` round trips to a process that answers at once, or fewer if clock_ns() reaches until_ns. 0
  * or -errno. */
-static int floor_ping_pong(enum hop forth, enum hop back, uint32_t count, uint64_t until_ns,
+static int ring_floor_ping_pong(enum hop forth, enum hop back, uint32_t count, uint64_t until_ns,
 	struct samples *samples)
 {
 	CLEANUP(cleanup_close) int forth_fd = eventfd(0, EFD_CLOEXEC);
@@ -137,9 +137,9 @@ static int floor_ping_pong(enum hop forth, enum hop back, uint32_t count, uint64
 		return -errno;
 	channels->forth = (struct channel){.hop = forth, .eventfd = forth_fd};
 	channels->back = (struct channel){.hop = back, .eventfd = back_fd};
-	int rc = child_start(&partner, floor_echo, channels);
+	int rc = child_start(&partner, ring_floor_echo, channels);
 	if (rc == 0)
-		floor_ping(channels, count, until_ns, samples);
+		ring_floor_ping(channels, count, until_ns, samples);
 	child_memory_free(channels, sizeof(*channels));
 	return rc;
 }
@@ -152,7 +152,7 @@ static int ring_round(
 	const struct ring_case *what = work->what;
 	uint64_t round_ns = ROW_NS / (2 * ROUNDS);
 	struct mimeo *m;
-	int rc = floor_ping_pong(
+	int rc = ring_floor_ping_pong(
 		what->forth, what->back, work->options->count, clock_ns() + round_ns, floor);
 
 	if (rc < 0)

@@ -58,7 +58,7 @@ struct shape {
 	char model[SPAWN_DIRECTORY_MAX + 8], draft[SPAWN_DIRECTORY_MAX + 8];
 };
 
-static int shape_make(
+static int program_make_shape(
 	const struct bench *bench, struct bench_options *options, struct shape *ret)
 {
 	int rc = spawn_make_directory(ret->directory);
@@ -84,7 +84,7 @@ static int program_measure(
 
 	if (rc < 0)
 		return bench_fail(rc, "%s", strerror(-rc));
-	rc = options->shape ? shape_make(bench, options, made) : 0;
+	rc = options->shape ? program_make_shape(bench, options, made) : 0;
 	if (rc < 0)
 		return rc;
 	struct program_work work = {bench, options, results};
