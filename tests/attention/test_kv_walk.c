@@ -14,6 +14,7 @@
 
 #include "tests/attention/kv_users.h"
 #include "tests/device_memory.h"
+#include "tests/random.h"
 
 #define PAGE_TOKENS 4u
 #define N_PAGES 40u /* without the null page */
@@ -37,8 +38,7 @@ struct walk {
 
 static uint32_t draw(struct walk *w, uint32_t n)
 {
-	w->random = w->random * 6364136223846793005u + 1442695040888963407u;
-	return (uint32_t)(w->random >> 33) % n;
+	return random_below(&w->random, n);
 }
 
 static void walk_extend(struct walk *w, uint32_t s)

@@ -16,6 +16,7 @@
 
 #include "tests/attention/kv_users.h"
 #include "tests/device_memory.h"
+#include "tests/random.h"
 
 #define PAGE_TOKENS 2u
 #define N_PAGES 20u /* without the null page */
@@ -61,8 +62,7 @@ struct walk {
 
 static uint32_t draw(struct walk *w, uint32_t n)
 {
-	w->random = w->random * 6364136223846793005u + 1442695040888963407u;
-	return (uint32_t)(w->random >> 33) % n;
+	return random_below(&w->random, n);
 }
 
 static uint32_t smaller(uint32_t a, uint32_t b)

@@ -18,6 +18,7 @@
  * MIMEO_SIMULATION=N submits N requests (default 50000), MIMEO_SEED=N begins elsewhere.
  */
 #include "tests/daemon/dry.h"
+#include "tests/random.h"
 
 #include "daemon/engine/requests/class.h"
 
@@ -79,11 +80,7 @@ static double worst_share;
 
 static uint64_t draw(uint64_t n)
 {
-	uint64_t z = seed += 0x9e3779b97f4a7c15u;
-
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-	return (z ^ (z >> 31)) % n;
+	return random_u64(&seed) % n;
 }
 
 /* Mostly short, with a long tail up to `most`. */

@@ -6,6 +6,7 @@
 
 #include "ipc/doorbell.h"
 #include "tests/ipc/ring_pair.h"
+#include "tests/random.h"
 
 #define MESSAGES 1000000u
 #define STRESS_ENTRIES 16u
@@ -21,8 +22,7 @@ struct stress {
  * side publishes at every moment of it. */
 static void dither(uint64_t *random)
 {
-	*random = *random * 6364136223846793005u + 1442695040888963407u;
-	uint32_t bits = (uint32_t)(*random >> 33);
+	uint32_t bits = random_u32(random);
 	uint32_t n = (bits >> 4) & ((1u << (bits % 16)) - 1);
 
 	for (volatile uint32_t i = 0; i < n; i++)
