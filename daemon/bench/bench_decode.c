@@ -67,7 +67,7 @@ int bench_decode(const struct bench_options *options, struct results *results)
 	const struct model *model = replay.runner.model;
 	if (!rc) {
 		results_explain(results, "copy: %.3g TB/s read and written; device: a step's first "
-			"operation to its last; gap: idle time between two",
+			"operation to its last; gap: idle time between two steps",
 			replay.probe.copy_rate * 1e-12);
 		results_explain(results, "weights: %.3f GB read and uploaded in %.2f s (%s, %.2f GB/s)",
 			(double)model->file_bytes * 1e-9, model->load_seconds, model->reader,

@@ -25,9 +25,9 @@
 #define SAMPLES_LEAST 8u    /* of the floor, even if the time is over */
 #define SPIN_LEAST_CPUS 4u
 
-#define LINE_FLOOR "of both spinning: two processes that pass a cache line to and fro"
+#define LINE_FLOOR "of both spinning: two processes that pass a cache line back and forth"
 #define MIXED_FLOOR                                                                                \
-	"of a client asleep: there by a cache line that is spun on, back by an eventfd"
+	"of a client asleep: one way by a spun cache line, the other by an eventfd"
 #define EVENTFD_FLOOR "of both asleep: two processes that wake each other by eventfds"
 #define FEW_CPUS                                                                                   \
 	"below 4 CPUs the processes that spin (client, engine, the cpu device's worker) take CPUs " \

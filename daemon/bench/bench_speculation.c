@@ -114,13 +114,13 @@ int bench_speculation(const struct bench_options *options, struct results *resul
 	}
 	served_free(options, with);
 	served_free(options, without);
-	results_explain(results, "step: on the device, with the draft's part, prompts included; "
-		"break-even: a step by one without the draft model, and so the tokens that a "
-		"verification has to give before the draft model pays");
-	results_explain(results, "idle: of the device, between steps; engine: its thread's time a step, "
-		"and the rest of a step");
+	results_explain(results, "step: mean time on the device, including draft passes and prompts; "
+		"break-even: step time divided by that without the draft model, which is how many tokens "
+		"a verification must yield to pay");
+	results_explain(results, "idle: of the device, between steps; engine: the working time of its "
+		"thread per step, and its idle time");
 	if (options->shape)
-		results_explain(results, "note: weights are random, so draft tokens are not accepted: "
-			"this is what they cost");
+		results_explain(results, "note: weights are random, so draft tokens are not accepted and "
+			"the rows show only their cost");
 	return rc;
 }

@@ -2,7 +2,7 @@
 #include "daemon/bench/users.h"
 
 static const struct bench_panel share_panels[] = {
-	{"tokens a second of all processes", "processes", NULL,
+	{"tokens per second of all processes", "processes", NULL,
 		{"tokens_per_s", "floor_tokens_per_s"}, {"Mimeo", "floor"}},
 	{"time of a token", "processes", NULL, {"token_median_s", "token_p99_s", "floor_median_s"},
 		{"median", "P99", "floor"}},
@@ -10,7 +10,7 @@ static const struct bench_panel share_panels[] = {
 };
 
 static const struct bench_panel load_panels[] = {
-	{"tokens a second of all processes", "processes", NULL, {"tokens_per_s"}, {"tokens/s"}},
+	{"tokens per second of all processes", "processes", NULL, {"tokens_per_s"}, {"tokens/s"}},
 	{"time to the first token", "processes", NULL,
 		{"first_median_s", "first_p90_s", "first_p99_s"}, {"median", "P90", "P99"}},
 	{"time between tokens", "processes", NULL,
@@ -24,21 +24,21 @@ static const struct bench_panel decode_panels[] = {
 		{"step", "floor"}},
 	{"time of a step against context", "context", "batch", {"step_median_s", "floor_median_s"},
 		{"step", "floor"}},
-	{"tokens a second against rows", "batch", "context", {"tokens_per_s"}, {"tokens/s"}},
+	{"tokens per second against rows", "batch", "context", {"tokens_per_s"}, {"tokens/s"}},
 	{0},
 };
 
 static const struct bench_panel speculation_panels[] = {
-	{"tokens a second of all processes", "processes", "draft_tokens", {"tokens_per_s"},
+	{"tokens per second of all processes", "processes", "draft_tokens", {"tokens_per_s"},
 		{"tokens/s"}},
 	{0},
 };
 
 static const struct bench benches[] = {
-	{"decode", "decode steps of a model in process, against bytes by bandwidth", bench_decode,
+	{"decode", "decode steps of a model in this process, against the bandwidth floor", bench_decode,
 		BENCH_IN_PROCESS | BENCH_LANE, "batches contexts count attention deterministic plot",
 		"batches=1,8,32,128 contexts=1024 count=64", decode_panels},
-	{"share", "N processes with a sequence each, against one loop in process", bench_share, 0,
+	{"share", "N processes with a sequence each, against a loop in one process", bench_share, 0,
 		"processes prompt tokens spin-us plot" BENCH_FINDS, "processes=1,2,4,8,16 prompt=16 tokens=200",
 		share_panels},
 	{"load", "N processes with mixed requests in flight: throughput and latency", bench_load,
@@ -46,20 +46,20 @@ static const struct bench benches[] = {
 		" plot" BENCH_FINDS,
 		"processes=1,2,4,8 in-flight=4 requests=16 prompt=100-1000 tokens=50-200 prefix=0 seed=1",
 		load_panels},
-	{"speculation", "a load with a draft model and without; what a step of each costs",
+	{"speculation", "a load with and without a draft model; the step times of both",
 		bench_speculation, BENCH_DRAFT,
 		"processes prompt text tokens draft draft-tokens spin-us plot" BENCH_STARTS,
 		"processes=1,2,4,8,16 prompt=16 tokens=200 draft-tokens=4", speculation_panels},
 	{"attach", "connect, handshake and first tokens of one more process", bench_attach, 0,
 		"count" BENCH_FINDS, "count=50"},
-	{"ring", "a null request there and back, spinning and asleep", bench_ring, 0,
+	{"ring", "round trips of null requests, spinning and asleep", bench_ring, 0,
 		"count" BENCH_FINDS, "count=4000"},
 };
 
 int main(int argc, char **argv)
 {
 	static const struct program program = {
-		.purpose = "Measure what Mimeo costs, beside the floor that this machine sets.",
+		.purpose = "Measure Mimeo against the bounds of this machine.",
 		.benches = benches,
 		.n_benches = sizeof(benches) / sizeof(benches[0]),
 	};

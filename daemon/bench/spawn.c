@@ -178,15 +178,12 @@ static int target_await(struct target *target, const char *admin, uint32_t timeo
 	return -ETIMEDOUT;
 }
 
-static int target_start(
+static int target_launch(
 	const struct bench_options *o, const struct spawn_needs *needs, struct target *target)
 {
 	struct launch launch = {.program = o->mimeod, .log = target->log, .argv = {o->mimeod}, .n = 1};
 	char admin[SOCKET_PATH_MAX], model[1024], pages[16], drafts[16];
-	int rc = spawn_make_directory(target->directory);
 
-	if (rc < 0)
-		return rc;
 	snprintf(target->socket, sizeof(target->socket), "%s/mimeod.sock", target->directory);
 	snprintf(target->log, sizeof(target->log), "%s/log", target->directory);
 	snprintf(model, sizeof(model), "bench=%s", o->model_dir);
@@ -206,11 +203,21 @@ static int target_start(
 	launch_add(&launch, "--draft", needs->draft);
 	launch_add(&launch, "--draft-tokens", needs->draft ? drafts : NULL);
 	launch_add(&launch, "--spin-us", needs->spin_us);
-	rc = socket_admin_path(admin, target->socket);
-	if (rc == 0)
-		rc = child_start(&target->child, launch_exec, &launch);
-	if (rc == 0)
-		rc = target_await(target, admin, o->timeout_s);
+	int rc = socket_admin_path(admin, target->socket);
+	if (rc < 0)
+		return rc;
+	rc = child_start(&target->child, launch_exec, &launch);
+	return rc < 0 ? rc : target_await(target, admin, o->timeout_s);
+}
+
+static int target_start(
+	const struct bench_options *o, const struct spawn_needs *needs, struct target *target)
+{
+	int rc = spawn_make_directory(target->directory);
+
+	if (rc < 0)
+		return rc;
+	rc = target_launch(o, needs, target);
 	if (rc < 0 && rc != -EINTR) {
 		bench_fail(rc, "%s did not come up: %s", o->mimeod,
 			rc == -ECHILD || rc == -EFAULT ? "it ended" : strerror(-rc));

@@ -191,16 +191,22 @@ static bool main_names_admin(const char *path)
 	return false;
 }
 
+static int main_find_sockets(const struct main_settings *options, char client[SOCKET_PATH_MAX],
+	char admin[SOCKET_PATH_MAX])
+{
+	int rc = socket_path(client, options->socket);
+
+	if (rc < 0)
+		return rc;
+	return client[0] ? socket_admin_path(admin, client) : -EINVAL;
+}
+
 /* The connection, or -errno after one line that says what to do. */
 static int main_connect(const struct main_settings *options)
 {
 	char client[SOCKET_PATH_MAX], admin[SOCKET_PATH_MAX];
 
-	int rc = socket_path(client, options->socket);
-	if (rc == 0)
-		rc = socket_admin_path(admin, client);
-	if (rc == 0 && !client[0])
-		rc = -EINVAL;
+	int rc = main_find_sockets(options, client, admin);
 	if (rc < 0) {
 		fprintf(stderr,
 			"mimeoctl: the socket's path must be 1 to %d bytes with -admin, this one has "

@@ -169,9 +169,11 @@ void loading_abandon(void)
 	pthread_mutex_unlock(&loading_lock);
 }
 
+DEFINE_CLEANUP(loading, struct loading, loading_free)
+
 int loading_new(const struct loading_options *options, struct loading **ret)
 {
-	struct loading *loading = calloc(1, sizeof(*loading));
+	CLEANUP(cleanup_loading) struct loading *loading = calloc(1, sizeof(*loading));
 
 	if (!loading)
 		return -ENOMEM;
@@ -179,16 +181,16 @@ int loading_new(const struct loading_options *options, struct loading **ret)
 	loading->clients.fd = loading->operators.fd = loading->stop = -1;
 	loading->since_ns = clock_ns();
 	int rc = serve_listener_bind(&loading->operators, options->admin_socket);
-	if (rc == 0)
-		rc = serve_listener_bind(&loading->clients, options->socket);
-	if (rc == 0)
-		rc = loading_start(loading);
-	if (rc < 0) {
-		loading_free(loading);
+	if (rc < 0)
 		return rc;
-	}
+	rc = serve_listener_bind(&loading->clients, options->socket);
+	if (rc < 0)
+		return rc;
+	rc = loading_start(loading);
+	if (rc < 0)
+		return rc;
 	loading_set_current(loading);
-	*ret = loading;
+	*ret = STEAL(loading);
 	return 0;
 }
 

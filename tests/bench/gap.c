@@ -56,8 +56,8 @@ int bench_gap(const struct bench_options *options, struct results *results)
 		rc = served_floors(options, bare);
 	for (uint32_t i = 0; i < options->processes.n && rc == 0; i++)
 		gap_row(options, &runs[i], &bare[i], results);
-	results_explain(results, "engine: time a step of its turns that launched or read one; launch: "
-		"what the bare loop needs to launch one");
+	results_explain(results, "engine: its time per step in turns that launched or read one; launch: "
+		"the time of the loop to launch one");
 	served_floors_free(options, bare);
 	served_free(options, runs);
 	return rc;

@@ -31,7 +31,7 @@ static const struct bench benches[] = {
 	{"gap", "idle time on the lane between decode steps, and the engine's time", bench_gap, 0,
 		"processes prompt tokens spin-us" BENCH_FINDS,
 		"processes=1,2,4,8,16 prompt=16 tokens=200"},
-	{"kill", "how soon the resources of a killed client are back", bench_kill, 0,
+	{"kill", "how soon the resources of a killed client are released", bench_kill, 0,
 		"count" BENCH_FINDS,
 		"count=30"},
 	{"capture", "seconds and bytes of each graph that a daemon captured", bench_capture, 0,
@@ -54,7 +54,7 @@ static const struct bench benches[] = {
 int main(int argc, char **argv)
 {
 	static const struct program program = {
-		.purpose = "Measure the parts of Mimeo, beside the floor that this machine sets.",
+		.purpose = "Measure parts of Mimeo against the bounds of this machine.",
 		.benches = benches,
 		.n_benches = sizeof(benches) / sizeof(benches[0]),
 	};

@@ -95,7 +95,7 @@ int bench_modes(const struct bench_options *options, struct results *results)
 	for (uint32_t i = 0; i < options->batches.n * options->contexts.n && !rc; i++)
 		rc = modes_row(options, results, &replay, i);
 	replay_close(&replay);
-	results_explain(results, "launch: what the host needs to launch one step; a break: (piecewise "
+	results_explain(results, "launch: host time to launch a step; break: (piecewise "
 		"- full) / breaks");
 	return bench_fail_device(rc, "modes", error.text);
 }
