@@ -129,8 +129,7 @@ struct attention_backend {
 int attention_register(const struct attention_backend *backend);
 /* A backend by name, or NULL. The built-in ones (the externs below) are always there. */
 const struct attention_backend *attention_find(const char *name);
-/* By index, NULL past the end. */
-const struct attention_backend *attention_get(uint32_t index);
+
 /* Choose for a model: `name` or "auto": the one with the highest support level that passes check,
  * the earlier registered on a tie. A backend with masks is chosen only if no other supports graphs,
  * because its lists of blocks cost time also for requests without a mask. why[size] says what was

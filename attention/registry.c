@@ -63,10 +63,7 @@ const struct attention_backend *attention_find(const char *name)
 	return NULL;
 }
 
-const struct attention_backend *attention_get(uint32_t index)
-{
-	return index < n_backends ? backends[index] : NULL;
-}
+
 
 /* ---- choice ---- */
 

@@ -70,16 +70,11 @@ double samples_quantile(struct samples *samples, double fraction)
 	return (double)samples->ns[index] * 1e-9;
 }
 
-double samples_sum(const struct samples *samples)
+double samples_mean(const struct samples *samples)
 {
 	double sum = 0;
 
 	for (uint32_t i = 0; i < samples->n; i++)
 		sum += (double)samples->ns[i] * 1e-9;
-	return sum;
-}
-
-double samples_mean(const struct samples *samples)
-{
-	return samples->n ? samples_sum(samples) / samples->n : NAN;
+	return samples->n ? sum / samples->n : NAN;
 }

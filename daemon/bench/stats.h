@@ -30,8 +30,7 @@ void samples_add(struct samples *samples, uint64_t ns);
 /* The duration in seconds that `fraction` of all do not exceed (the nearest rank); NAN if there are
  * none. Sorts. */
 double samples_quantile(struct samples *samples, double fraction);
-/* Their sum and their mean in seconds; the mean is NAN if there are none. */
-double samples_sum(const struct samples *samples);
+/* Their mean in seconds; NAN if there are none. */
 double samples_mean(const struct samples *samples);
 
 /* The next number of a sequence that *state, not 0, determines (Marsaglia's xorshift, its upper

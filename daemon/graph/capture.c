@@ -35,7 +35,10 @@ static uint32_t capture_dummy_rows(
 	return d->tokens < max_rows ? d->tokens : max_rows;
 }
 
-int capture_dummy_batch(const struct forward_context *context, const struct descriptor *descriptor,
+/* Fill the next pinned slot with empty rows that make the descriptor's batch: its rows, or as many as
+ * its tokens allow, of its query length, or the tokens spread evenly. `lens` [2 * rows] lives as long
+ * as *ret. -EBUSY: steps are in flight. */
+static int capture_dummy_batch(const struct forward_context *context, const struct descriptor *descriptor,
 	struct inputs_slot **ret_slot, struct attention_batch *ret, uint32_t *lens)
 {
 	/* No step is in flight, so slot 0 is free: step 0 waits for no flag. */

@@ -62,11 +62,7 @@ static inline void graph_entry_set_state(struct graph_entry *entry, enum graph_s
 	atomic_store_explicit(&entry->state, (int)state, memory_order_release);
 }
 
-/* Fill the next pinned slot with empty rows that make the descriptor's batch: its rows, or as many as
- * its tokens allow, of its query length, or the tokens spread evenly. `lens` [2 * rows] lives as long
- * as *ret. -EBUSY: steps are in flight. */
-int capture_dummy_batch(const struct forward_context *context, const struct descriptor *descriptor,
-	struct inputs_slot **ret_slot, struct attention_batch *ret, uint32_t *lens);
+
 
 /* Run the descriptor's dummy batch eagerly with a state of its own, to its end. Before lock
  * this allocates what the shape needs. */
