@@ -19,7 +19,7 @@ static struct {
 } bystander;
 static bool draining;
 
-static int set_up(void **state)
+static int setup(void **state)
 {
 	struct rig *rig;
 
@@ -38,7 +38,7 @@ static void wait_for_bystander(void)
 	rig_wait(bystander.client, bystander.results, 0);
 }
 
-static int tear_down(void **state)
+static int teardown(void **state)
 {
 	struct rig *rig = *state;
 
@@ -483,7 +483,7 @@ static void test_session_beyond_the_last_place_is_not_taken(void **state)
 }
 
 #define TEST(test)                                                                                 \
-	{#test, test, set_up, tear_down, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE,   \
+	{#test, test, setup, teardown, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE,   \
 		.n_models = 2, .kv_pages = 40, .entries = 16}}
 
 int main(void)

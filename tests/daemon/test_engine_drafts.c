@@ -13,7 +13,7 @@
 
 enum { K = 4, N_TOKENS = 60 };
 
-static void set_up(struct rig *rig, enum graph_mode mode, bool with_draft)
+static void setup(struct rig *rig, enum graph_mode mode, bool with_draft)
 {
 	rig_open_client(rig, &(struct rig_options){.mode = mode, .n_drafts = with_draft ? K : 0});
 }
@@ -91,7 +91,7 @@ static int make_expected(void **state)
 {
 	struct rig rig;
 
-	set_up(&rig, GRAPH_NONE, false);
+	setup(&rig, GRAPH_NONE, false);
 	for (uint32_t i = 0; i < N_TEXTS; i++) {
 		struct rig_request request = ask(&rig, 0, texts[i], 0);
 
@@ -141,7 +141,7 @@ static void test_requests_with_and_without_speculation_share_steps(void **state)
 		uint64_t n_plain, n_before;
 		struct rig rig;
 
-		set_up(&rig, modes[m], true);
+		setup(&rig, modes[m], true);
 		alone = run_alone(&rig, 1, 0, NULL);
 		run_alone(&rig, 0, MIMEO_DRAFT_NONE, &n_plain);
 		n_before = rig_facts(&rig).n_steps;
@@ -361,7 +361,7 @@ static void test_rows_that_decode_without_drafts_are_counted_by_reason(void **st
 	/* the first has the answer's last token to compute, too, and is a prompt of two */
 	assert_undrafted(rig, &before, UNDRAFTED_STEP, 2);
 	rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
-	set_up(rig, GRAPH_FULL_AND_PIECEWISE, false);
+	setup(rig, GRAPH_FULL_AND_PIECEWISE, false);
 	step = ask(rig, 0, texts[0], MIMEO_DRAFT_NONE);
 	rig_must(&rig->client, step);
 	assert_undrafted(rig, &(struct engine_speculation){0}, UNDRAFTED_ASKED, 0); /* without a draft none is missed */
@@ -417,7 +417,7 @@ static void test_pages_bytes_have_the_drafts_part_in_them(void **state)
 		struct kv_config kv;
 		struct rig rig;
 
-		set_up(&rig, GRAPH_NONE, i);
+		setup(&rig, GRAPH_NONE, i);
 		const struct device_info info = test_device_info(rig.device);
 
 		c = i ? &rig.engine->runners[0].options.draft->config

@@ -170,7 +170,7 @@ static void open_engine(struct rig *rig, struct rig_options options)
 	shortest = UINT32_MAX;
 }
 
-static int set_up(void **state)
+static int setup(void **state)
 {
 	static struct rig rig;
 
@@ -186,7 +186,7 @@ static void close_engine(struct rig *rig)
 	rig_close(rig);
 }
 
-static int tear_down(void **state)
+static int teardown(void **state)
 {
 	close_engine(*state);
 	return 0;
@@ -320,5 +320,5 @@ int main(void)
 			"its memory is mapped in larger parts"},
 	};
 
-	return TEST_RUN_GROUP("engine set-up", tests, only, set_up, tear_down);
+	return TEST_RUN_GROUP("engine set-up", tests, only, setup, teardown);
 }

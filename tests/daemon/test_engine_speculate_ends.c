@@ -37,7 +37,7 @@ static const struct sequence *settled(const struct rig *rig, uint32_t id)
 	return s;
 }
 
-static int tear_down(void **state)
+static int teardown(void **state)
 {
 	struct rig *rig = *state;
 
@@ -309,7 +309,7 @@ static void test_sequences_reach_the_last_position_of_the_last_page(void **state
 		settle(&rig);
 		copy_null_pages(&rig, null_pages[1], sizeof(null_pages[1]));
 		assert_memory_equal(null_pages[0], null_pages[1], sizeof(null_pages[0]));
-		tear_down(&(void *){&rig});
+		teardown(&(void *){&rig});
 	}
 }
 
@@ -427,7 +427,7 @@ static int close_plain(void **state)
 }
 
 #define TEST(test)                                                                                 \
-	{#test, test, rig_setup, tear_down,                                                        \
+	{#test, test, rig_setup, teardown,                                                        \
 		&(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE, .n_drafts = K}}
 
 int main(void)

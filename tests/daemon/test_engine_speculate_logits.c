@@ -62,7 +62,7 @@ static void watch_device(struct device *device)
 	device->kernels = &watch.kernels;
 }
 
-static int set_up(void **state)
+static int setup(void **state)
 {
 	rig_setup(state);
 	watch.n = 0;
@@ -134,7 +134,7 @@ static void test_prompts_in_pieces_have_logits_of_one_token(void **state)
 }
 
 #define TEST(test, graphs)                                                                         \
-	{#test, test, set_up, rig_teardown, &(struct rig_options){.mode = graphs,                  \
+	{#test, test, setup, rig_teardown, &(struct rig_options){.mode = graphs,                  \
 		.on_device = watch_device, .n_drafts = K}}
 
 int main(void)

@@ -406,7 +406,7 @@ static void test_tokens_of_a_step_come_in_one_event(void **state)
 	assert_true(watch.n < 30);
 }
 
-static int set_up(void **state)
+static int setup(void **state)
 {
 	static struct rig rig;
 
@@ -415,7 +415,7 @@ static int set_up(void **state)
 	return 0;
 }
 
-#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, rig_teardown)
+#define TEST(test) cmocka_unit_test_setup_teardown(test, setup, rig_teardown)
 
 int main(void)
 {

@@ -105,7 +105,7 @@ static void load_ops(struct fixture *f)
 	inputs_deinit(&f->inputs);
 }
 
-static int set_up(void **state)
+static int setup(void **state)
 {
 	static struct fixture f;
 
@@ -118,7 +118,7 @@ static int set_up(void **state)
 	return 0;
 }
 
-static int tear_down(void **state)
+static int teardown(void **state)
 {
 	struct fixture *f = *state;
 
@@ -573,7 +573,7 @@ static void test_changed_pages_are_their_slots_also_with_drafts(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 	const struct CMUnitTest tests[] = {
 		TEST(test_pinned_slot_is_not_rewritten_while_its_last_reader_is_pending),
 		TEST(test_small_step_after_a_large_one_sees_nothing_of_it),

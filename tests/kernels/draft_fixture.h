@@ -31,7 +31,7 @@ static const struct step_inputs sizes = {
 static const struct slot_sampling greedy = {.top_p = 1};
 static const struct slot_sampling warm = {.temperature = 1, .top_p = 0.9f, .top_k = 15, .seed = 7};
 
-static inline void set_up(struct rig *rig, const struct slot_sampling *sampling)
+static inline void setup(struct rig *rig, const struct slot_sampling *sampling)
 {
 	rig_init(rig, &sizes, N_PAGES);
 	rig_init_slots(rig, MAX_PAGES, K, sampling);

@@ -12,7 +12,7 @@ static void test_the_draft_reads_each_tokens_successor(void **state)
 	for (uint32_t held = 0; held <= K; held++) {
 		const int32_t *ids;
 
-		set_up(&rig, &greedy);
+		setup(&rig, &greedy);
 		random_logits(&rig);
 		begin_big(&rig, held);
 		ids = rig.draft.input_ids;
@@ -48,7 +48,7 @@ static void test_a_row_to_verify_that_is_not_sampled_drafts_nothing_and_keeps_no
 	struct rig rig;
 
 	rng = 32;
-	set_up(&rig, &greedy);
+	setup(&rig, &greedy);
 	random_logits(&rig);
 	for (uint32_t i = 0; i < K; i++)
 		drafts_of(&rig, 3)[i] = 4;
@@ -72,7 +72,7 @@ static void test_rows_without_drafts_leave_the_drafts_cache_alone(void **state)
 	struct rig rig;
 
 	rng = 21;
-	set_up(&rig, &greedy);
+	setup(&rig, &greedy);
 	random_logits(&rig);
 	rig.in.slot_n_drafts[5] = 0;
 	rig.in.slot_n_drafts[1] = -1;
@@ -94,7 +94,7 @@ static void test_an_id_behind_a_row_is_clamped_into_the_vocabulary(void **state)
 		struct step_row rows[] = {CHUNK(1, 2, 0, behind[i])};
 		struct rig rig;
 
-		set_up(&rig, &greedy);
+		setup(&rig, &greedy);
 		run_target(&rig, rows, 1, 1);
 		rig_begin(&rig, 1);
 		assert_int_equal(rig.draft.input_ids[1], clamped[i]);
@@ -123,7 +123,7 @@ static void test_drafts_follow_one_another_for_rows_that_want_them(void **state)
 	struct rig rig;
 
 	rng = 24;
-	set_up(&rig, &greedy);
+	setup(&rig, &greedy);
 	random_logits(&rig);
 	rig.in.slot_n_drafts[5] = 2;
 	rig.in.slot_n_drafts[2] = 0;
@@ -159,7 +159,7 @@ static void test_a_draft_is_drawn_as_a_sample_of_its_own_purpose_and_its_logits_
 	for (uint64_t seed = 0; seed < 300; seed++) {
 		struct rig rig;
 
-		set_up(&rig, &warm);
+		setup(&rig, &warm);
 		for (int32_t s = 0; s < MAX_SLOTS; s++)
 			rig.in.slot_sampling[s].seed = seed;
 		random_logits(&rig);
@@ -202,7 +202,7 @@ static void test_draft_ids_become_the_targets_and_what_has_none_is_never_drafted
 	of_draft = buffer_new(2 * DRAFT_VOCAB * sizeof(float));
 	logits = of_draft.data;
 	for (int round = 0; round < 200; round++) {
-		set_up(&rig, &warm);
+		setup(&rig, &warm);
 		rig.in.slot_sampling[1] = greedy;
 		for (int32_t s = 0; s < MAX_SLOTS; s++)
 			rig.in.slot_sampling[s].seed = (uint64_t)round;
@@ -244,7 +244,7 @@ static void test_drafts_end_at_the_slots_pages(void **state)
 	struct rig rig;
 
 	rng = 27;
-	set_up(&rig, &warm);
+	setup(&rig, &warm);
 	random_logits(&rig);
 	for (int32_t s = 0; s < 4; s++) {
 		rig.in.slot_length[s] = lengths[s];
@@ -270,7 +270,7 @@ static void test_decodes_find_their_pages_in_the_block_table_of_the_step(void **
 
 	rng = 28;
 	for (int32_t length = 0; length < CAPACITY - 2 * K - 2; length++) {
-		set_up(&rig, &greedy);
+		setup(&rig, &greedy);
 		random_logits(&rig);
 		rig.in.slot_length[0] = rig.in.slot_length[1] = length;
 		for (uint32_t i = 0; i <= K; i++)
@@ -305,7 +305,7 @@ static void test_logits_that_are_not_finite_draft_nothing_from_there_on(void **s
 	struct rig rig;
 
 	rng = 29;
-	set_up(&rig, &warm);
+	setup(&rig, &warm);
 	rig.in.slot_sampling[1] = greedy;
 	random_logits(&rig);
 	run_target(&rig, rows, 2, 2);
@@ -332,7 +332,7 @@ static void test_more_turns_than_drafts_change_none(void **state)
 	struct rig rig;
 
 	rng = 30;
-	set_up(&rig, &greedy);
+	setup(&rig, &greedy);
 	random_logits(&rig);
 	run_target(&rig, rows, 2, 2);
 	rig_begin(&rig, 2);
@@ -357,7 +357,7 @@ static void test_draft_ops_refuse_shapes_that_cannot_be(void **state)
 	struct op_draft_begin begin[8];
 	struct rig rig;
 
-	set_up(&rig, &greedy);
+	setup(&rig, &greedy);
 	for (size_t i = 0; i < COUNT_OF(begin); i++)
 		begin[i] = begin_args(&rig, 1);
 	begin[0].n_rows = MAX_ROWS + 1;

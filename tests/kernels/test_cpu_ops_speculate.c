@@ -38,7 +38,7 @@ static void set_slots(struct rig *rig)
 	}
 }
 
-static void set_up(struct rig *rig)
+static void setup(struct rig *rig)
 {
 	rig_init(rig, &sizes, N_PAGES);
 	set_slots(rig);
@@ -197,7 +197,7 @@ static void test_rows_to_verify_begin_where_their_slots_say_beside_rows_that_do_
 {
 	struct rig rig;
 
-	set_up(&rig);
+	setup(&rig);
 	run_and_check(&rig, big_rows, MAX_ROWS, MAX_ROWS);
 	assert_int_equal(rig.in.input_ids[0], 53);
 	assert_int_equal(rig.in.input_ids[3], 32);
@@ -214,7 +214,7 @@ static void test_a_small_step_leaves_nothing_of_a_big_one_to_verify(void **state
 	struct rig rig;
 
 	for (uint32_t padded = 0; padded < 4; padded++) {
-		set_up(&rig);
+		setup(&rig);
 		run_and_check(&rig, big_rows, MAX_ROWS, MAX_ROWS);
 		run_and_check(&rig, small, padded ? 1 : 0, padded);
 		rig_deinit(&rig);
@@ -232,7 +232,7 @@ static void test_logits_of_last_tokens_alone_are_one_a_row_behind_a_step_that_ve
 	struct step_record record = record_of(rows, 3, 4, ids);
 	struct rig rig;
 
-	set_up(&rig);
+	setup(&rig);
 	run_and_check(&rig, big_rows, MAX_ROWS, MAX_ROWS);
 	record.last_only = true;
 	rig_run_record(&rig, &record);
@@ -255,7 +255,7 @@ static void test_new_pages_take_the_tokens_of_rows_that_begin_where_their_slots_
 	struct step_record record = record_of(rows, 3, 3, NULL);
 	struct rig rig;
 
-	set_up(&rig);
+	setup(&rig);
 	rig_init_slots(&rig, 2, K, &greedy);
 	record.pages = pages;
 	for (int step = 0; step < 2; step++) {
@@ -281,7 +281,7 @@ static void test_a_row_to_verify_needs_no_ids_and_no_embeddings(void **state)
 	static const struct step_row rows[] = {VERIFY(4, .embeddings = given)};
 	struct rig rig;
 
-	set_up(&rig);
+	setup(&rig);
 	rig_prepare(&rig, rows, 1, 1, NULL);
 	for (uint32_t t = 0; t < 1 + K; t++)
 		assert_null(rig.in.embedding_from[t]);
@@ -294,7 +294,7 @@ static void test_missing_and_foreign_drafts_are_ids_in_range(void **state)
 	static const struct step_row rows[] = {VERIFY(4)};
 	struct rig rig;
 
-	set_up(&rig);
+	setup(&rig);
 	drafts_of(&rig, 4)[0] = -1;
 	drafts_of(&rig, 4)[1] = VOCAB;
 	drafts_of(&rig, 4)[2] = INT32_MIN;
@@ -319,7 +319,7 @@ static void test_an_init_sets_how_many_drafts_and_leaves_none(void **state)
 		.n_inits = COUNT_OF(inits), .inits = inits, .pages = pages};
 	struct rig rig;
 
-	set_up(&rig);
+	setup(&rig);
 	for (int32_t s = 0; s < MAX_SLOTS; s++)
 		rig.in.slot_n_drafts[s] = 1;
 	rig_run_record(&rig, &record);
@@ -365,7 +365,7 @@ static void test_a_length_never_written_is_no_place_before_the_first(void **stat
 	static const struct step_row rows[] = {VERIFY(2)};
 	struct rig rig;
 
-	set_up(&rig);
+	setup(&rig);
 	rig.in.slot_length[2] = -1;
 	rig_prepare(&rig, rows, 1, 1, NULL);
 	assert_int_equal(rig.in.positions[0], 0);
@@ -378,7 +378,7 @@ static void test_a_row_to_verify_has_at_most_its_drafts_and_what_the_step_has_le
 	struct step_row rows[] = {VERIFY(2), VERIFY(3), VERIFY(4)};
 	struct rig rig;
 
-	set_up(&rig);
+	setup(&rig);
 	rows[0].n_tokens = 2;
 	run_and_check(&rig, rows, 3, 3);
 	rows[0].n_tokens = UINT32_MAX;
@@ -421,7 +421,7 @@ static void test_random_steps_with_and_without_rows_to_verify(void **state)
 	struct rig rig;
 
 	rng = 41;
-	set_up(&rig);
+	setup(&rig);
 	for (int step = 0; step < 500; step++) {
 		struct step_row rows[MAX_ROWS];
 		uint32_t n_rows = random_below(&rng, MAX_ROWS + 1), left = MAX_TOKENS;
@@ -471,7 +471,7 @@ static void test_prepare_refuses_drafts_without_a_place_for_them(void **state)
 	struct op_prepare bad[5];
 	struct rig rig;
 
-	set_up(&rig);
+	setup(&rig);
 	for (size_t i = 0; i < COUNT_OF(bad); i++)
 		bad[i] = (struct op_prepare){&record, rig.in, N_PAGES};
 	bad[0].inputs.next_ids = NULL;

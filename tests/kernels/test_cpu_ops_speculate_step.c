@@ -15,7 +15,7 @@ static void test_a_small_draft_after_a_big_one_finds_nothing_of_it(void **state)
 			uint32_t t = n_rows * (1 + K);
 			struct rig rig;
 
-			set_up(&rig, &greedy);
+			setup(&rig, &greedy);
 			random_logits(&rig);
 			begin_big(&rig, 2);
 			rig_advance(&rig, MAX_ROWS);
@@ -49,7 +49,7 @@ static void test_a_padded_row_with_a_stale_slot_writes_no_draft_state(void **sta
 	struct rig rig, before;
 
 	rng = 23;
-	set_up(&rig, &warm);
+	setup(&rig, &warm);
 	random_logits(&rig);
 	begin_big(&rig, 1);
 	for (uint32_t i = 0; i < K; i++)
@@ -111,8 +111,8 @@ static void test_rows_that_speculate_are_alone_among_rows_that_do_not(void **sta
 {
 	struct rig together, alone;
 
-	set_up(&together, &warm);
-	set_up(&alone, &warm);
+	setup(&together, &warm);
+	setup(&alone, &warm);
 	for (int32_t s = 0; s < MAX_SLOTS; s++) {
 		struct slot_sampling own = s % 3 ? warm : greedy;
 
@@ -197,7 +197,7 @@ static void test_a_replay_of_the_loop_equals_eager(void **state)
 	struct graph_exec *exec;
 	struct rig rig;
 
-	set_up(&rig, &warm);
+	setup(&rig, &warm);
 	rng = 31;
 	random_logits(&rig);
 	rig_prepare(&rig, empty, 1, MAX_ROWS, (int32_t[MAX_TOKENS]){0});

@@ -29,7 +29,7 @@ static const struct slot_sampling greedy = {.top_p = 1};
 static const struct slot_sampling warm = {.temperature = 1, .top_p = 1, .seed = 99};
 
 /* Row r verifies slot r + 1, which holds r + 2 tokens and has no drafts; logits are random. */
-static void set_up(struct rig *rig, const struct slot_sampling *sampling)
+static void setup(struct rig *rig, const struct slot_sampling *sampling)
 {
 	struct step_row rows[MAX_ROWS];
 
@@ -71,7 +71,7 @@ static void test_greedy_takes_drafts_while_they_are_the_arg_max(void **state)
 	struct rig rig;
 
 	rng = 1;
-	set_up(&rig, &greedy);
+	setup(&rig, &greedy);
 	/* Row r: r drafts hold, up to all; row 5's second is wrong, whatever its third is. */
 	for (uint32_t r = 0; r < MAX_ROWS; r++)
 		for (uint32_t i = 0; i <= K; i++) {
@@ -100,7 +100,7 @@ static void test_greedy_ties_go_to_the_lowest_id(void **state)
 	struct rig rig;
 
 	rng = 2;
-	set_up(&rig, &greedy);
+	setup(&rig, &greedy);
 	point_at(&rig, 0, 0, 9);
 	point_at(&rig, 0, 0, 5);
 	set_draft(&rig, 1, 0, 9);
@@ -120,7 +120,7 @@ static void test_greedy_rows_do_not_touch_draft_logits(void **state)
 
 	assert_true(nowhere != MAP_FAILED);
 	rng = 3;
-	set_up(&rig, &greedy);
+	setup(&rig, &greedy);
 	rig.in.slot_draft_logits = nowhere;
 	for (uint32_t r = 0; r < MAX_ROWS; r++) {
 		rig.in.slot_sampling[r + 1] = others[r % 3];
@@ -184,7 +184,7 @@ static void test_sampled_rows_are_verified_by_the_book(void **state)
 		uint32_t n[MAX_ROWS];
 		struct rig rig;
 
-		set_up(&rig, &warm);
+		setup(&rig, &warm);
 		for (uint32_t r = 0; r < MAX_ROWS; r++) {
 			rig.in.slot_sampling[r + 1] = mixed[r];
 			rig.in.slot_sampling[r + 1].seed += (uint64_t)round * 100;
@@ -237,7 +237,7 @@ static void test_without_drafts_a_row_to_verify_gives_what_sampling_gives(void *
 		struct rig rig;
 
 		rng = 5 + seed;
-		set_up(&rig, &warm);
+		setup(&rig, &warm);
 		for (uint32_t r = 0; r < MAX_ROWS; r++)
 			rig.in.slot_sampling[r + 1] = r ? mixed[r] : greedy;
 		rig_verify(&rig, MAX_ROWS);
@@ -266,7 +266,7 @@ static void test_drafts_never_drawn_count_as_none(void **state)
 	for (int round = 0; round < 100; round++) {
 		struct rig twin;
 
-		set_up(&rig, &warm);
+		setup(&rig, &warm);
 		rig_init(&twin, &sizes, N_PAGES);
 		for (int32_t s = 1; s <= MAX_ROWS; s++) {
 			rig.in.slot_sampling[s].seed = (uint64_t)round;
@@ -319,7 +319,7 @@ static void check_not_finite(const struct slot_sampling *s, float bad, uint32_t 
 	struct rig rig;
 	uint8_t *saved;
 
-	set_up(&rig, s);
+	setup(&rig, s);
 	for (uint32_t r = 0; r < MAX_ROWS; r++)
 		hold_drafts(&rig, r);
 	set_draft(&rig, 4, 0, 20);
@@ -366,7 +366,7 @@ static void test_logits_of_minus_infinity_alone_leave_a_row_without_tokens(void 
 	struct rig rig;
 
 	rng = 13;
-	set_up(&rig, &warm);
+	setup(&rig, &warm);
 	rig.in.slot_sampling[1] = greedy;
 	for (uint32_t r = 0; r < 3; r++) {
 		hold_drafts(&rig, r);
@@ -385,7 +385,7 @@ static void test_a_draft_of_logits_that_are_not_finite_counts_as_none(void **sta
 	struct rig rig;
 
 	rng = 14;
-	set_up(&rig, &warm);
+	setup(&rig, &warm);
 	hold_drafts(&rig, 0);
 	draft_logits_of(&rig, 1, 1)[VOCAB - 1] = NAN;
 	rig_verify(&rig, 1);
@@ -399,7 +399,7 @@ static void test_a_row_of_one_token_that_is_not_finite_keeps_its_length(void **s
 	struct rig rig;
 
 	rng = 15;
-	set_up(&rig, &warm);
+	setup(&rig, &warm);
 	rig.in.slot_sampling[2] = greedy;
 	for (uint32_t r = 0; r < 2; r++) {
 		rig.in.row_flags[r] = ROW_SAMPLE;
@@ -422,7 +422,7 @@ static void test_verification_does_not_depend_on_the_batch(void **state)
 	struct rig rig;
 
 	rng = 8;
-	set_up(&rig, &warm);
+	setup(&rig, &warm);
 	for (uint32_t r = 0; r < MAX_ROWS; r++) {
 		rig.in.slot_sampling[r + 1] = mixed[r];
 		random_drafts(&rig, r);
@@ -450,7 +450,7 @@ static void test_a_draft_is_judged_once(void **state)
 	struct rig rig;
 
 	rng = 9;
-	set_up(&rig, &warm);
+	setup(&rig, &warm);
 	for (uint32_t r = 0; r < MAX_ROWS; r++)
 		random_drafts(&rig, r);
 	rig_verify(&rig, MAX_ROWS);
@@ -466,7 +466,7 @@ static void test_rows_without_slot_or_flag_and_slots_without_row_are_untouched(v
 	struct rig rig;
 
 	rng = 10;
-	set_up(&rig, &warm);
+	setup(&rig, &warm);
 	for (uint32_t r = 0; r < MAX_ROWS; r++)
 		random_drafts(&rig, r);
 	rig.in.row_slot[0] = -1;
@@ -491,7 +491,7 @@ static void test_length_and_drafts_end_with_the_row_and_with_the_pages(void **st
 	struct rig rig;
 
 	rng = 11;
-	set_up(&rig, &greedy);
+	setup(&rig, &greedy);
 	for (uint32_t r = 0; r < 3; r++)
 		for (uint32_t i = 0; i <= K; i++) {
 			point_at(&rig, r, i, 6);
@@ -517,7 +517,7 @@ static void test_rows_of_the_last_tokens_logits_alone_lie_close(void **state)
 	struct rig rig;
 
 	rng = 12;
-	set_up(&rig, &greedy);
+	setup(&rig, &greedy);
 	a = verify_args(&rig, MAX_ROWS);
 	a.last_only = true;
 	for (uint32_t r = 0; r < MAX_ROWS; r++) {
@@ -538,7 +538,7 @@ static void test_verify_refuses_shapes_that_cannot_be(void **state)
 	struct op_verify bad[12];
 	struct rig rig;
 
-	set_up(&rig, &greedy);
+	setup(&rig, &greedy);
 	for (size_t i = 0; i < COUNT_OF(bad); i++)
 		bad[i] = verify_args(&rig, 1);
 	bad[0].logits = NULL;
