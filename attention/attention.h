@@ -93,10 +93,9 @@ struct attention_metadata;
 
 struct attention_backend {
 	const char *name;
-	/* It may be called between the segments of a breakable graph. A backend that is not marked
-	 * cannot be registered. */
+	/* May be called between the segments of a breakable graph; required of every backend. */
 	bool breaks;
-	/* It applies the rows' masks (struct slot_mask); the others apply the causal mask alone. */
+	/* Applies the rows' masks (struct slot_mask); backends without it apply only the causal mask. */
 	bool masks;
 	/* 0 if it can serve that model, else -ENOTSUP with one sentence in why[size]. */
 	int (*check)(const struct attention_config *config, char *why, size_t size);

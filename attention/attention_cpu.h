@@ -3,9 +3,9 @@
 #define MIMEO_ATTENTION_ATTENTION_CPU_H
 
 /*
- * What the kernels of the cpu device share: sums over a head's elements, float32, in orders that
- * the lengths alone decide, and one step of a running softmax. The sums are written with vectors,
- * because -O2 keeps an array of partial sums in memory.
+ * Shared by the kernels of the cpu device: float32 sums over a head's elements, in an order that depends only
+ * on the lengths, and one step of a running softmax. The sums are written with vectors, because -O2 keeps an
+ * array of partial sums in memory.
  */
 
 #include <math.h>
@@ -32,7 +32,7 @@ static inline size_t attention_page(int32_t page, uint32_t n_pages)
 #define VECTOR 4u
 #define VECTOR_LANES (4 * VECTOR)
 
-/* What every machine has registers for; at any float's address. */
+/* A width for which every machine has registers; needs only the alignment of a float. */
 typedef float vector_f32
 	__attribute__((vector_size(VECTOR * sizeof(float)), aligned(4), may_alias));
 

@@ -375,7 +375,7 @@ static uint64_t kv_cache_pages_of(const struct kv_cache *cache, uint64_t n_token
 	return (n_tokens + cache->config.page_tokens - 1) / cache->config.page_tokens;
 }
 
-/* What writing tokens [n_tokens, n_tokens + n_new) takes, in logical pages. */
+/* The logical pages that writing tokens [n_tokens, n_tokens + n_new) needs. */
 struct kv_demand {
 	uint64_t first, end; /* pages that will be written */
 	uint32_t n_copies;   /* of them: in the table and shared */

@@ -3,8 +3,8 @@
 #define MIMEO_ATTENTION_MANAGER_H
 
 /*
- * What the backends share: the checks of a configuration, the part that every manager and every
- * metadata object begins with, and the checks of a batch and of one layer's arguments.
+ * Shared by the backends: checks of a configuration, the first part of every manager and metadata object, and
+ * checks of a batch and of a layer's arguments.
  *
  * A backend's own manager has a struct attention_manager as its first member, its own metadata a
  * struct attention_metadata; attention_manager_new and attention_metadata_new take the size of the
@@ -78,7 +78,7 @@ struct attention_metadata {
 /* `size` bytes, zeroed behind the common part. -ENOMEM. */
 int attention_metadata_new(
 	struct attention_manager *manager, size_t size, struct attention_metadata **ret);
-/* Of a backend whose metadata owns nothing. */
+/* For backends whose metadata owns nothing. */
 void attention_metadata_free(struct attention_metadata *metadata);
 /* Begin a build: forget the batch before, check this one and keep its padded counts. `level` and
  * `max_query` are the backend's. The backend sets `built` when it has done its part. -EINVAL if a

@@ -38,7 +38,7 @@ enum handle_refusal {
 enum handle_refusal handle_check(const struct mimeo_handle *handle);
 /* "an unknown kind of handle" and so on. Static storage. */
 const char *handle_refusal_text(enum handle_refusal refusal);
-/* Whether a file descriptor belongs to it. */
+/* Does a file descriptor belong to the handle? */
 bool handle_has_fd(const struct mimeo_handle *handle);
 
 void handle_encode(const struct mimeo_handle *handle, uint8_t ret[static HANDLE_WIRE_BYTES]);

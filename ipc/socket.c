@@ -278,7 +278,7 @@ static int socket_bind_and_listen(int fd, const char *path, const struct sockadd
 {
 	if (bind(fd, (const struct sockaddr *)address, sizeof(*address)) < 0)
 		return -errno;
-	/* No client connects before listen: none meets the umask's mode or may send descriptors. */
+	/* No client can connect before listen, so none sees the mode of the umask or can send descriptors. */
 	socket_pass_rights(fd, false);
 	if (chmod(path, 0660) < 0 || listen(fd, SOMAXCONN) < 0) {
 		int rc = -errno;

@@ -50,8 +50,8 @@ void socket_keep_order(int fd);
 #ifndef SO_PASSRIGHTS
 #define SO_PASSRIGHTS 83 /* Linux 6.16 */
 #endif
-/* Whether peers may send descriptors to the socket or, for a listener, to the sockets that it accepts;
- * otherwise their send fails with EPERM. Before Linux 6.16 there is no such option and all may. */
+/* Allow or forbid that peers send descriptors to the socket or, for a listener, to the sockets that it
+ * accepts; if forbidden, their send fails with EPERM. Before Linux 6.16 it cannot be forbidden. */
 void socket_pass_rights(int fd, bool pass);
 
 struct socket_peer {
@@ -68,8 +68,8 @@ int socket_send(int fd, const void *data, size_t size, const int *fds, size_t n_
 /* The same without waiting: -EAGAIN if the socket has no space for all of it; the stream is then
  * unusable. */
 int socket_send_now(int fd, const void *data, size_t size, const int *fds, size_t n_fds);
-/* Whether the n bytes received so far are a message: 1 and the bytes behind its length, 0 if some are
- * missing, -EMSGSIZE if the length is 0 or exceeds `most`, -EPROTO if bytes follow. */
+/* Are the n bytes received so far a message? 1 and the number of bytes after its length field; 0 if some are
+ * missing; -EMSGSIZE if the length is 0 or exceeds `most`; -EPROTO if more bytes follow. */
 int socket_parse_length(const uint8_t *bytes, size_t n, uint32_t most, uint32_t *ret_length);
 /* Receive one message into buffer[size], and fds (close-on-exec, the caller's to close). The length
  * or -errno: -EMSGSIZE if it does not fit, -ECONNRESET on end of file, -ETIMEDOUT, -EPROTO if more

@@ -14,7 +14,7 @@
  * (overlong, a surrogate, beyond U+10FFFF, cut off), a control character of either set, a line or
  * paragraph separator, or one that changes the writing direction. `left` is at least 1. */
 size_t text_step(const char *text, size_t left);
-/* Whether all of it may be shown. */
+/* Can all of it be printed? */
 bool text_is_clean(const char *text, size_t length);
 
 #endif

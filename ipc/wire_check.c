@@ -7,7 +7,7 @@
 
 #include "ipc/msg.h"
 
-/* What the first bytes of a value claim. */
+/* The head of a value, as its first bytes state it. */
 struct wire_head {
 	size_t bytes;    /* of the head itself, with the length field */
 	uint64_t body;   /* bytes of a scalar, str or bin behind it */

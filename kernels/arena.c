@@ -7,7 +7,7 @@
 
 #include "kernels/device.h"
 
-/* Where arrays of such elements may begin. */
+/* The alignment of arrays of such elements. */
 static size_t arena_unit(size_t size)
 {
 #ifdef MIMEO_TEST_FAULTS

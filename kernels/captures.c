@@ -63,7 +63,7 @@ int captures_end(struct captures *captures, struct capture *capture)
 	return state == CAPTURE_ACTIVE ? 0 : DEVICE_E_CAPTURE_INVALIDATED;
 }
 
-/* False if it is over or spoilt already. */
+/* False if it has ended or is already spoilt. */
 static bool captures_spoil(struct captures *captures, uint64_t id)
 {
 	bool sound = false;

@@ -3,12 +3,12 @@
 #define MIMEO_KERNELS_CAPTURES_H
 
 /*
- * Which streams of a device capture, for which threads, and whether what they record is still
- * sound: the same on every device. Recording itself is the device's.
+ * The streams of a device that capture, their threads, and whether their recordings are still valid: the same
+ * for both devices. The device does the recording.
  *
- * What may not be done during a capture spoils it: the stream takes no further work, and its
- * recording is thrown away at the end. Any thread may spoil; the rest is done by the thread that
- * feeds the stream.
+ * An operation that is not allowed during a capture invalidates ("spoils") it: the stream takes no further
+ * work, and the recording is discarded at the end. Any thread may spoil a capture; all else is for the thread
+ * that uses the stream.
  */
 
 #include <pthread.h>
@@ -49,7 +49,7 @@ static inline bool capture_is_spoilt(const struct capture *capture)
 	return atomic_load_explicit(&capture->state, memory_order_relaxed) == CAPTURE_SPOILT;
 }
 
-/* True if it was sound until now. */
+/* True if it was valid before. */
 static inline bool capture_spoil(struct capture *capture)
 {
 	int active = CAPTURE_ACTIVE;
@@ -57,8 +57,8 @@ static inline bool capture_spoil(struct capture *capture)
 	return atomic_compare_exchange_strong(&capture->state, &active, CAPTURE_SPOILT);
 }
 
-/* For what a capture cannot hold: 0 if the stream does not capture; else it is spoilt, and the
- * answer is `condition`. */
+/* For operations that a capture cannot record: 0 if the stream does not capture; otherwise spoils the capture
+ * and returns `condition`. */
 static inline int capture_refuse(struct capture *capture, int condition)
 {
 	if (!capture_is_on(capture))
@@ -69,9 +69,9 @@ static inline int capture_refuse(struct capture *capture, int condition)
 
 /* ---- a device's ---- */
 
-/* The stream captures from now on, for this thread. */
+/* Begin a capture of the stream by this thread. */
 void captures_begin(struct captures *captures, struct capture *capture);
-/* No longer. 0, DEVICE_E_CAPTURE_WRONG_THREAD, or DEVICE_E_CAPTURE_INVALIDATED: it was spoilt. */
+/* End it. 0, DEVICE_E_CAPTURE_WRONG_THREAD, or DEVICE_E_CAPTURE_INVALIDATED: it was spoilt. */
 int captures_end(struct captures *captures, struct capture *capture);
 
 static inline bool captures_any(const struct captures *captures)
@@ -85,7 +85,7 @@ int captures_ask_event(struct captures *captures, uint64_t id);
 /* A stream waits on such an event: 0 in the same capture; else both captures are spoilt
  * (CAPTURE_UNSUPPORTED), or DEVICE_E_INVALID as above. */
 int captures_wait_event(struct captures *captures, uint64_t id, struct capture *waiting);
-/* Spoil all of this thread's; false if it has none. Cheap while no thread captures. */
+/* Spoil all captures of this thread; false if it has none. Fast while no thread captures. */
 bool captures_spoil_own(struct captures *captures);
 
 #endif

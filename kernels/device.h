@@ -227,7 +227,7 @@ struct device {
 
 /* "cudaErrorStreamCaptureUnsupported" and the like for a condition; strerror's words for -errno. */
 const char *device_strerror(int rc);
-/* True for conditions after which the device answers nothing else. */
+/* True for conditions after which the device is unusable. */
 static inline bool device_is_lost(int rc)
 {
 	return rc == DEVICE_E_LOST || (rc >= 700 && rc < 800);

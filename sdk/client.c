@@ -300,7 +300,7 @@ static int client_attach(struct mimeo *m, const struct mimeo_config *config, con
 	return rc < 0 ? rc : client_fds_init(m);
 }
 
-/* As client_attach, and finds the path. */
+/* Find the socket's path, then client_attach. */
 static int client_open(struct mimeo *m, const struct mimeo_config *config,
 	char path[static SOCKET_PATH_MAX], char text[static MSG_TEXT_MAX])
 {

@@ -27,7 +27,7 @@ struct sequence_id {
 /* All ids free, the lowest to be taken first. 0, or NO_MEMORY. */
 int sequence_ids_init(struct mimeo *m, uint32_t max_sequences);
 bool sequence_id_is_open(const struct mimeo *m, uint32_t id);
-/* Whether the sequence is open and of that model: 0, UNKNOWN_SEQUENCE or INVALID. */
+/* Is the sequence open and of that model? 0, UNKNOWN_SEQUENCE or INVALID. */
 int sequence_id_check(const struct mimeo *m, uint32_t id, uint32_t model);
 /* A free id, which there must be, opened. */
 uint32_t sequence_id_take(struct mimeo *m, uint32_t model);

@@ -25,8 +25,8 @@
 /* split_keys is a multiple of it. */
 #define MLA_TILE 32u
 
-/* What sizes everything, for the reserve and for the run: a function of the configuration, of the
- * device's limits and of how many tokens there are, padding among them, alone. */
+/* All sizes, for reserving memory and for running: they depend only on the configuration, the device's limits
+ * and the number of tokens, padding included. */
 struct mla_sizes {
 	uint32_t split_keys, n_splits; /* n_splits * split_keys >= max_seq_len */
 	uint32_t chunk_tokens;         /* tokens that the workspace holds */

@@ -2,7 +2,7 @@
 #ifndef MIMEO_ATTENTION_MLA_MLA_CUDA_CUH
 #define MIMEO_ATTENTION_MLA_MLA_CUDA_CUH
 
-/* What the kernels of latent attention share: which keys a token has. */
+/* Shared by the kernels of latent attention: the keys of a token. */
 
 #include "attention/mla/mla_cuda.h"
 #include "attention/paged/paged_mma.cuh"
@@ -10,7 +10,7 @@
 
 #define NEVER (-CUDART_INF_F)
 
-/* Of a row: how many keys its token sees, and how many of them were there before the step. */
+/* How many keys a row's token sees, and how many of them were written before the step. */
 struct mla_seen {
 	int32_t row, n_keys, n_settled;
 };

@@ -37,8 +37,8 @@ struct mla_cuda_args {
 	struct mla_args a;
 	uint32_t page_shift;   /* of page_tokens, for the kernel of 9.0 */
 	bool planned;          /* the work is a.work.plan's */
-	/* No launch that may overlap with this one writes the step's inputs, or tokens of the cache
-	 * before each row's query: the kernel reads them before overlap_wait. */
+	/* No launch that may overlap with this one writes the step's inputs, or cached tokens before a row's
+	 * query, so the kernel may read them before overlap_wait. */
 	bool early;
 };
 

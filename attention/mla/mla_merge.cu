@@ -46,7 +46,7 @@ static __device__ __forceinline__ size_t piece_at(const mla_partials &p, int32_t
 	return i == 0 ? p.first : p.next + (i - 1) * p.step;
 }
 
-/* What some pieces come to, relative to the highest of their log-sum-exp. */
+/* The sum of some pieces, relative to the highest of their log-sum-exps. */
 struct mla_sums {
 	float4 x;
 	float sum, highest;

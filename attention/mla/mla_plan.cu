@@ -11,7 +11,7 @@
 
 enum { THREADS = MLA_CUDA_CHUNK, SLOT_TILES = 2 /* at least: what stage 1 takes at a time */ };
 
-/* What token_find does, a thread for itself. */
+/* As token_find, but by a single thread. */
 static __device__ mla_seen token_find_alone(const mla_args &a, int32_t token)
 {
 	int32_t low = 0, high = (int32_t)a.n_rows;

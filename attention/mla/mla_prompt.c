@@ -46,7 +46,7 @@ uint32_t mla_prompt_rows(const struct mla_prompt_kernels *kernels, uint32_t n)
 	return (n + step - 1) / step * step;
 }
 
-/* As many of `each` bytes as fit into `bytes`, LEAST at least, `most` at most. */
+/* How many items of `each` bytes fit into `bytes`, at least LEAST and at most `most`. */
 static uint32_t mla_prompt_fitting(uint64_t bytes, uint64_t each, uint32_t most)
 {
 	uint64_t n = bytes / each;
@@ -208,7 +208,7 @@ int mla_prompt_load(struct mla_prompt *prompt, struct stream *stream, const stru
 
 /* ---- a run ---- */
 
-/* What one run queues, and the pieces that it has collected for the next chunk. */
+/* The state of one run, and the pieces that it has collected for the next chunk. */
 struct mla_prompt_run {
 	struct mla_prompt *prompt;
 	struct stream *stream;

@@ -25,8 +25,8 @@
 
 #define MLA_PROMPT_PIECES 32u /* in one chunk */
 
-/* What sizes everything, for the reserve and for the run: a function of the configuration and of
- * the device's limits alone. */
+/* All sizes, for reserving memory and for running: they depend only on the configuration and the device's
+ * limits. */
 struct mla_prompt_sizes {
 	uint32_t n_keys;    /* of a chunk */
 	uint32_t n_queries; /* of one row that pass the chunks together */
@@ -85,7 +85,7 @@ struct mla_prompt_kernels {
 	uint64_t sums_bytes;     /* likewise the sums, of 256 queries at least; 0: `out` has them */
 	/* Expand rows with >= many_queries query tokens or <= few_keys keys. */
 	uint32_t many_queries, few_keys;
-	/* What a manager keeps of it; either both or none. -ENOTSUP: sizes that it cannot serve. */
+	/* State of the kernels for a manager; both functions or none. -ENOTSUP: it cannot serve these sizes. */
 	int (*state_new)(struct device *device, const struct attention_config *config,
 		const struct mla_prompt_sizes *sizes, const struct mla_prompt_workspace *work,
 		struct mla_prompt_state **ret);
@@ -101,7 +101,7 @@ struct mla_prompt_kernels {
 extern const struct mla_prompt_kernels mla_prompt_cpu_kernels;
 extern const struct mla_prompt_kernels mla_prompt_cuda_kernels;
 
-/* Of a device's kind; NULL: it has none. */
+/* The kernels for a kind of device; NULL: there are none. */
 const struct mla_prompt_kernels *mla_prompt_kernels_for(const char *kind);
 /* Is a row expanded, rather than absorbed? */
 static inline bool mla_prompt_pays(

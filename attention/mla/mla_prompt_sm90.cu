@@ -157,7 +157,7 @@ static __device__ __forceinline__ void queries_load(
 	copy_commit();
 }
 
-/* What the lane's rows see. */
+/* Initialise the lane's rows: which keys they see. */
 static __device__ __forceinline__ void rows_begin(const prompt_work &w, prompt_running &run)
 {
 	int32_t first = warpgroup() * 64, n = min(w.n_rows - first, 64);

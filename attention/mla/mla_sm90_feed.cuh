@@ -3,9 +3,9 @@
 #define MIMEO_ATTENTION_MLA_MLA_SM90_FEED_CUH
 
 /*
- * What feeds stage 1 on 9.0a: a block's walk over its pieces, and the warp that copies their keys
- * into a ring of stages. A stage has two barriers: `full` ends a phase when its boxes are there,
- * `empty` when all warps that compute have arrived. mla_split_sm90.cu describes the whole.
+ * Stage 1 on 9.0a: a block's walk over its pieces, and the warp that copies their keys into a ring of stages.
+ * A stage has two barriers: `full` ends a phase when its boxes have arrived, `empty` when all computing warps
+ * have arrived. mla_split_sm90.cu has the overview.
  */
 
 #include "attention/mla/mla_cuda.cuh"
@@ -28,7 +28,7 @@ template <int M> struct mla_shared_sizes {
 	static constexpr uint32_t bytes = STAGES * stage + query + weights + ATOM_ALIGN;
 };
 
-/* What a block does next: keys [first, end) of a token. */
+/* The next work of a block: keys [first, end) of a token. */
 struct mla_piece {
 	int32_t token, row, n_settled;
 	int32_t first, end;
@@ -102,7 +102,7 @@ static __device__ __forceinline__ bool walk_next(
 	return true;
 }
 
-/* Where a head's partial is. */
+/* The index of a head's partial. */
 static __device__ __forceinline__ size_t partial_at(
 	const mla_cuda_args &p, const mla_piece &now, uint32_t head)
 {

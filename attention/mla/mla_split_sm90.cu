@@ -60,7 +60,7 @@ template <int M> struct mla_running {
 	float highest[M][2], sum[M][2]; /* of the lane's heads; sum: of the lane's keys only */
 };
 
-/* Where the warpgroup's operands and notes are. */
+/* The warpgroup's operands in shared memory. */
 template <int M> struct mla_operands {
 	uint32_t query, weights;
 	float (*notes)[4][M * 8]; /* [2][a warp] of each head */

@@ -35,7 +35,7 @@ static double naive_dot(const float *a, const float *b, size_t n)
 	return sum;
 }
 
-/* What is cached of a position, n elements; values are page_tokens rows behind keys. */
+/* The cached key of a position, n elements; its value is page_tokens rows later. */
 static const float *naive_cached(
 	const struct naive_args *a, uint32_t position, uint32_t halves, size_t row)
 {

@@ -22,12 +22,12 @@ struct paged_args {
 	uint32_t n_heads, n_kv_heads, head_dim, page_tokens;
 	uint32_t n_pages;           /* of the cache; ids outside are the null page; 0: not known */
 	float scale;
-	/* What the host knows of the batch, for the size of a grid; the same at capture and replay:
-	 * rows longer than PAGED_MAX_UNIFORM_QUERY, their longest query, and the others'. */
+	/* The host's facts of the batch, which determine the grid and are the same at capture and replay: rows
+	 * longer than PAGED_MAX_UNIFORM_QUERY, their longest query, and that of the other rows. */
 	uint32_t n_long, max_long_query, max_query;
 };
 
-/* What a device's kernels keep for a manager; NULL where they keep nothing. */
+/* State of a device's kernels for a manager; NULL if they have none. */
 struct paged_state;
 
 /* One device's kernels. */

@@ -86,8 +86,8 @@ struct paged_cuda_args {
 	uint32_t *ticket;   /* of the prefill kernel that draws its work; 0 between launches */
 	uint32_t n_slots, page_shift, n_sms;
 	uint32_t m_blocks; /* blocks of packed query rows; the decode launcher sets it */
-	/* No launch that may overlap with this one writes the plan, the step's inputs, or tokens of
-	 * the cache before each row's query: the kernel reads them before overlap_wait. */
+	/* No launch that may overlap with this one writes the plan, the step's inputs, or cached tokens before
+	 * a row's query, so the kernel may read them before overlap_wait. */
 	bool early;
 	bool alone; /* there is no launch of the decode kernel, which would write the zeros */
 };

@@ -54,7 +54,7 @@ static __device__ __forceinline__ size_t partial_index(
 	return (((size_t)slot * 2 + begins) * p.a.n_heads + s.share) * PAGED_M_BLOCK;
 }
 
-/* True in the whole block if all other pieces of the row are there. */
+/* True for the whole block if all other pieces of the row have been stored. */
 static __device__ bool is_last(const paged_cuda_args &p, const decode_segment &s, int32_t n_pieces)
 {
 	__shared__ uint32_t done;

@@ -10,7 +10,7 @@
 #include "attention/paged/paged_decode_rows.cuh"
 #include "kernels/cuda/overlap.cuh"
 
-/* What one block does in one row: tiles [tile, tile_end) of packed query rows from m_first on. */
+/* A block's work in one row: tiles [tile, tile_end), for packed query rows from m_first on. */
 struct decode_segment {
 	paged_row row;
 	int32_t tile, tile_end;
@@ -68,7 +68,7 @@ static __device__ __forceinline__ void query_load(const paged_cuda_args &p, cons
 	}
 }
 
-/* What is not visible is -inf. */
+/* Set the scores of keys that are not visible to -inf. */
 template <int D>
 static __device__ __forceinline__ void mask(
 	int32_t token, const decode_rows<D> &run, float (&scores)[2][4])

@@ -3,9 +3,9 @@
 #define MIMEO_ATTENTION_PAGED_PAGED_DECODE_ROWS_CUH
 
 /*
- * What kernels for few queries have in common, whatever the mask: a warp's ring of sub-tiles, its
- * running softmax over 16 packed query rows, and what it takes to merge sums. The whole is described in
- * paged_decode.cu; attention under block masks (attention/flex) has the same.
+ * Shared by the kernels for few queries, with any mask: a warp's ring of sub-tiles, its running softmax over
+ * 16 packed query rows, and merging of sums. paged_decode.cu has the overview; attention under block masks
+ * (attention/flex) uses this as well.
  */
 
 #include "attention/paged/paged_mma.cuh"
@@ -194,8 +194,8 @@ static __device__ __forceinline__ void add_scaled(float4 *to, float4 x, float fa
 	to->w += x.w * factor;
 }
 
-/* By n_threads, n_m rows of the four warps' sums (publish) in the block's `sums`: take(m, column,
- * four columns' sums, highest score, sum of weights). */
+/* Merge n_m rows of the four warps' sums (publish) in the block's `sums`; called by n_threads threads.
+ * take(m, column, four columns' sums, highest score, sum of weights). */
 template <int D, typename Take>
 static __device__ __forceinline__ void merge_warps(const float *sums, uint32_t warp_floats,
 	const float2 (*stats)[16], int32_t n_m, int thread, float scale_log2, Take take)
@@ -220,7 +220,7 @@ static __device__ __forceinline__ void merge_warps(const float *sums, uint32_t w
 	}
 }
 
-/* By the same threads, n_m rows of n pieces in their order, N of them a round trip. at(k): the
+/* Merge n_m rows of n pieces in their order, N of them per round trip; called by the same threads. at(k): the
  * place of piece k's rows; store(m, column, sums, sum of weights). */
 template <int D, int N, typename At, typename Store>
 static __device__ __forceinline__ void merge_pieces(const float *partials, const float *all_stats,

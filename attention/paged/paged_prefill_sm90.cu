@@ -37,7 +37,7 @@ template <int D, int KEYS> struct prefill_rows : tile_rows<D, KEYS> {
 	int32_t whole_first, whole_last; /* tokens that every query of the warpgroup sees */
 };
 
-/* What the lane's rows see. */
+/* Initialise the lane's rows: which keys they see. */
 template <int D, int KEYS>
 static __device__ __forceinline__ void rows_begin(
 	const paged_cuda_args &p, const prefill_work &w, prefill_rows<D, KEYS> &run)

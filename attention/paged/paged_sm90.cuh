@@ -29,7 +29,7 @@ template <int D> struct atom {
 	static constexpr uint32_t n = D / cols; /* of 8 rows */
 	static constexpr uint64_t swizzle = cols == 64 ? 1 : 2; /* as descriptors have it */
 
-	/* Where a chunk of a row of head_dim elements is. */
+	/* The offset of a chunk of a row of head_dim elements. */
 	static __device__ __forceinline__ uint32_t place(int row, int chunk)
 	{
 		return (row / 8 * n + chunk / chunks) * bytes + row % 8 * row_bytes +
@@ -39,7 +39,7 @@ template <int D> struct atom {
 
 /* ---- barriers in shared memory ---- */
 
-/* What one thread initialised, before a __syncthreads, is seen by the copy engine, too. */
+/* Makes barriers that one thread initialised visible to the copy engine; before a __syncthreads. */
 static __device__ __forceinline__ void barrier_init_fence(void)
 {
 	asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

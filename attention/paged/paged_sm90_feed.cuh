@@ -3,8 +3,8 @@
 #define MIMEO_ATTENTION_PAGED_PAGED_SM90_FEED_CUH
 
 /*
- * What feeds prefill on 9.0a: the works that are dealt, and the warps that load their tiles.
- * paged_prefill_sm90.cu describes the whole.
+ * Prefill on 9.0a: handing out work items, and the warps that load their tiles. paged_prefill_sm90.cu has the
+ * overview.
  */
 
 #include "attention/paged/paged_sm90_works.cuh"

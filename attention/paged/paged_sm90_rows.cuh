@@ -3,9 +3,9 @@
 #define MIMEO_ATTENTION_PAGED_PAGED_SM90_ROWS_CUH
 
 /*
- * What prefill kernels on 9.0a have in common, whatever the mask: the rings that tiles come in, and
- * a warpgroup's 64 packed query rows with their running softmax and products. The whole is described in
- * paged_prefill_sm90.cu; attention under block masks (attention/flex) has the same.
+ * Shared by the prefill kernels on 9.0a, with any mask: the rings of tiles, and a warpgroup's 64 packed query
+ * rows with their running softmax and products. paged_prefill_sm90.cu has the overview; attention under block
+ * masks (attention/flex) uses this as well.
  */
 
 #include "attention/paged/paged_sm90.cuh"
@@ -21,7 +21,7 @@ template <int D, int KEYS, int WGS> struct tile_sizes {
 	static constexpr uint32_t bytes = WGS * group_bytes + 2 * STAGES * tile_bytes + ATOM_ALIGN;
 };
 
-/* Where in a ring of N a producer or consumer stands. */
+/* The position of a producer or consumer in a ring of N. */
 template <int N> struct ring_place {
 	uint32_t index, parity;
 

@@ -69,9 +69,9 @@ int builder_new(struct device *device, const _Atomic uint32_t *n_in_lane, struct
  * with what they made. After the engine's last step, before the device is freed. */
 void builder_free(struct builder *builder);
 
-/* Where the device has no memory for a job, `relieve` is called on the builder's thread, once in
- * BUILDER_RELIEF_MS at most, and if it returns true the job waits for builder_relieved and is tried once
- * more. Before the first job. */
+/* If the device has no memory for a job, `relieve` is called on the builder's thread, at most once in
+ * BUILDER_RELIEF_MS; if it returns true, the job waits for builder_relieved and is tried again. Call this
+ * before the first job. */
 void builder_on_pressure(
 	struct builder *builder, bool (*relieve)(void *userdata), void *userdata);
 /* From any thread. */

@@ -169,8 +169,8 @@ int engine_post_attach(struct engine *engine, struct engine_port *port);
 /* Ends all that the session has: requests, sequences, pages, slots. DETACHED follows as soon as no
  * launched step names any of it. */
 int engine_post_detach(struct engine *engine, struct engine_port *port);
-/* What the client submits from now on may not name the buffer; engine_buffer_take returns it once nothing names
- * it. If the session is detached first, DETACHED returns all its buffers. */
+/* Requests that the client submits from now on may not name the buffer; engine_buffer_take returns it when no
+ * request names it. If the session is detached first, DETACHED returns all its buffers. */
 int engine_post_buffer_close(struct engine *engine, struct engine_port *port, uint32_t buffer);
 /* New requests get DRAINING from now on; a DRAINED report follows when none is left. */
 int engine_post_drain(struct engine *engine);

@@ -3,8 +3,8 @@
 #define MIMEO_DAEMON_ENGINE_STATE_H
 
 /*
- * What the engine is composed of, for engine.c, mailbox.c, facts.c, check.c and tests. The parts know
- * only those below them:
+ * The parts of the engine, for engine.c, mailbox.c, facts.c, check.c and tests. A part knows only those below
+ * it:
  *
  *	models/    runner       a model's memory, graphs and slots
  *	requests/  accounting   sessions, their requests and sequences

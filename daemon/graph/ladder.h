@@ -55,7 +55,7 @@ uint32_t ladder_decode_family(const struct ladder *ladder, uint32_t query, uint3
 uint32_t ladder_mixed_family(const struct ladder *ladder, enum graph_mode mode,
 	uint32_t max_requests, struct descriptor *ret);
 
-/* What a batch looks like to dispatch. */
+/* The properties of a batch that decide which graph it replays. */
 struct batch_shape {
 	uint32_t rows, tokens;
 	bool uniform;       /* all rows have the same query length ... */

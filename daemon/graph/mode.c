@@ -97,7 +97,7 @@ static void mode_drop_piecewise(struct mode_resolution *r)
 	r->resolved = to;
 }
 
-/* It would have been higher with piecewise graphs. */
+/* Add that the mode would be higher with piecewise graphs. */
 static void mode_blame_breakable(struct mode_resolution *r)
 {
 	size_t used = strlen(r->reason);

@@ -182,7 +182,7 @@ int speculator_capture(
 
 /* ---- a step ---- */
 
-/* Whether rows of several processes shared the replay is counted with the target's. */
+/* Shared replays are counted only for the target. */
 static int speculator_run_pass(struct speculator_pass *pass, const struct batch_shape *shape,
 	const struct attention_batch *batch, struct stream *stream)
 {

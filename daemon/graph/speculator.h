@@ -58,8 +58,8 @@ int speculator_init(struct speculator *ret, const struct forward_context *target
 	const struct speculator_options *options);
 void speculator_deinit(struct speculator *speculator);
 uint32_t speculator_n_graphs(const struct speculator *speculator);
-/* As graph_set_warm_up and graph_set_capture, over the graphs of both passes. Eager passes that ran
- * before the warm-up belong to no step, and their counts are cleared. */
+/* As graph_set_warm_up and graph_set_capture, for the graphs of both passes. Clears the counts of eager
+ * passes before the warm-up, which belong to no step. */
 int speculator_warm_up(struct speculator *speculator, struct stream *stream, graph_progress *progress,
 	void *userdata);
 int speculator_capture(struct speculator *speculator, struct stream *stream, graph_progress *progress,

@@ -36,7 +36,7 @@ void bells_deinit(struct bells *bells);
 /* Effective by the next bells_flush at the latest; the fd stays open until then. Rings of anything that
  * is no eventfd are dropped. Neither call allocates. */
 void bells_ring(struct bells *bells, int eventfd);
-/* What the kernel has no memory for waits for the next flush. */
+/* Bells for which the kernel has no memory wait for the next flush. */
 void bells_flush(struct bells *bells);
 
 #endif

@@ -47,9 +47,9 @@ int draft_load(const char *directory, const struct model_config *config, const s
 
 /* ---- forward ---- */
 
-/* What a draft model's passes, and its attention, read in place of the target's inputs: for the pass
- * over all tokens, and for decodes of a token a row, whose logits are of all rows (logit_index NULL).
- * Only addresses are used. Draft models support no masks and no given embeddings. */
+/* The inputs that a draft model's passes and its attention read in place of the target's: for the pass over
+ * all tokens, and for decodes of one token per row, which give logits of all rows (logit_index NULL). Only
+ * addresses are used. Draft models support no masks and no given embeddings. */
 struct step_inputs draft_prefill_inputs(
 	const struct step_inputs *target, const struct draft_inputs *draft);
 struct step_inputs draft_decode_inputs(
@@ -70,7 +70,7 @@ struct draft_pass {
 int draft_forward(const struct model *model, struct stream *stream, const struct draft_pass *draft);
 /* From there to the logits of the rows of logit_index, [n_rows, draft.vocab_size]. */
 int draft_logits(const struct model *model, struct stream *stream, const struct draft_pass *draft);
-/* Where the pass leaves each token's hidden state for a decode: [n_tokens, hidden] act. */
+/* Where the pass stores each token's hidden state for the decodes: [n_tokens, hidden] act. */
 static inline const void *draft_hidden(const struct model_buffers *buffers)
 {
 	return buffers->residual;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Where a field is absent the default is that of the family's configuration class in transformers,
- * since that is what wrote the file and left the field out; where a class takes null for "derive
- * it", so do we. Sizes of the model itself have no sensible default and are required.
+ * If a field is absent, the default is that of the family's configuration class in transformers, because that
+ * wrote the file without the field; null means "derive it" if the class defines it so. Sizes of the model
+ * itself have no sensible default and are required.
  */
 
 #include <assert.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * What DeepSeek's two families add to config.json: latent attention and experts. Defaults and
+ * The fields that DeepSeek's two families add to config.json: latent attention and experts. Defaults and
  * meanings are those of transformers' configuration classes, as in hf_config.c. Fields that only the
  * models' own code reads (moe_layer_freq, scoring_func) are obeyed where they are present.
  * num_key_value_heads is not read: kv_b makes keys for every head, and some files carry other
@@ -192,9 +192,9 @@ static void hf_deepseek_parse_experts(const struct field_object *root, struct mo
 	hf_deepseek_parse_groups(root, defaults, grouped, e);
 	e->scale = (float)field_real(
 		root, "routed_scaling_factor", -1e6, 1e6, defaults->scale);
-	/* Of V2 the authors' code divides the chosen experts' weights by their sum and does not scale
-	 * them; transformers' class, which this follows, ignores the field and scales. None of the
-	 * authors' models sets it; the load reports one that does. */
+	/* For V2, the authors' code divides the weights of the chosen experts by their sum and does not scale
+	 * them; transformers' class, which this follows, ignores the field and scales. None of the authors'
+	 * models sets it; loading one that does logs a warning. */
 	if (is_v2)
 		e->normalise_ignored = hf_deepseek_flag(root, "norm_topk_prob", false);
 	else

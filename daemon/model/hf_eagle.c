@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * What config.json of a draft model has beside a Llama's fields, by the names that published heads
- * use (those of SafeAILab, SpecForge and NVIDIA). A field that would change the arithmetic is
- * refused.
+ * The fields of a draft model's config.json besides a Llama's, under the names that published draft models
+ * use (those of SafeAILab, SpecForge and NVIDIA). A field that would change the arithmetic is refused.
  */
 
 #include <errno.h>

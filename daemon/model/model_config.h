@@ -3,8 +3,8 @@
 #define MIMEO_DAEMON_MODEL_MODEL_CONFIG_H
 
 /*
- * What config.json and generation_config.json say of a model: its family, its sizes, its rope; and
- * what follows from them alone.
+ * The contents of config.json and generation_config.json: a model's family, sizes and rope, and values
+ * derived from them.
  */
 
 #include <stdbool.h>
@@ -44,7 +44,7 @@ struct model_experts {
 	float scale;
 };
 
-/* What a draft model adds (daemon/model/draft.h). */
+/* Fields of draft models (daemon/model/draft.h). */
 #define MODEL_FEATURES 3u
 struct model_draft {
 	uint32_t vocab_size; /* rows of its head; 0: not a draft model */

@@ -37,7 +37,7 @@ void pass_norm(struct pass *p, const void *x, const struct weight *weight, float
 void pass_input_norm(struct pass *p, uint32_t layer);
 /* normed = norm(residual += projected) */
 void pass_add_norm(struct pass *p, const struct weight *weight);
-/* Of q in `qkv`, rows q_stride apart, into `attention`. */
+/* Attention for q in `qkv`, with rows q_stride apart, into `attention`. */
 void pass_attend(struct pass *p, uint32_t layer, uint32_t q_stride);
 /* projected = down(silu(gate normed) * (up normed)) */
 void pass_mlp(struct pass *p, const struct model_layer *layer);

@@ -90,7 +90,7 @@ static const struct safetensors_tensor *plan_find(
 	return plan->rc ? NULL : tensor;
 }
 
-/* What one weight is made of: parts one after another, or, of n_experts experts, each one's parts. */
+/* The composition of one weight: parts one after another, or the parts of each of n_experts experts. */
 struct plan_recipe {
 	uint32_t layer; /* NO_LAYER: the parts' names are whole */
 	const struct plan_part *parts;
@@ -395,8 +395,8 @@ static bool plan_is_buffer(const char *name)
 	return length >= strlen(BUFFER) && !strcmp(name + length - strlen(BUFFER), BUFFER);
 }
 
-/* Of a layer behind the model's own that predicts further tokens (DeepSeek V3, arXiv:2412.19437,
- * section 2.2): such a layer has a projection of a hidden state beside an embedding. */
+/* Is it a tensor of a layer after the model's last one that predicts further tokens (DeepSeek V3,
+ * arXiv:2412.19437, section 2.2)? Such a layer projects a hidden state and an embedding. */
 static bool plan_is_prediction(
 	const struct safetensors *checkpoint, const struct model_config *config, const char *name)
 {

@@ -198,8 +198,8 @@ static int reader_submit(struct reader_uring *reader)
 	return model_fail(reader->error, rc, "io_uring_enter: %s", strerror(-rc));
 }
 
-/* No read has ended for long. Those that a worker has begun end on their own or with -EINTR, the others
- * with -ECANCELED; the latter two are queued again. */
+/* No read has completed for a long time. Reads that a worker has started complete normally or with -EINTR,
+ * the others with -ECANCELED; those that fail are queued again. */
 static void reader_cancel_all(struct reader_uring *reader, struct reader_chunk *chunks)
 {
 	struct io_uring_sqe *sqe;

@@ -327,7 +327,7 @@ int table_write(FILE *file, const char *text, size_t length)
 	return errno > 0 ? -errno : -EIO;
 }
 
-/* By way of memory: the libraries that print do not report why a file could not be written. */
+/* Printed to memory first, because the libraries do not report why a file could not be written. */
 int table_print(const struct table *table, FILE *file, enum table_form form)
 {
 	CLEANUP(cleanup_free) char *text = NULL;

@@ -21,7 +21,7 @@ struct progress {
 
 /* stage: the text until the first one is due. */
 void progress_begin(struct progress *progress, const char *stage);
-/* True if a text is due: the caller then formats one and calls progress_show. */
+/* True if a text is due; then the caller formats one and calls progress_show. */
 bool progress_due(struct progress *progress);
 void progress_show(struct progress *progress, const char *text);
 /* Clears the terminal's line. */

@@ -102,7 +102,7 @@ static void draft_begin_run(const void *args, void *workspace)
 
 /* ---- a draft, and the decode behind it ---- */
 
-/* Where a slot's token of that position goes in the cache; -1: past its pages. */
+/* Where the token at a position of a slot is written in the cache; -1: past its pages. */
 static int32_t draft_cache_slot(const struct step_inputs *in, int32_t slot, uint64_t position)
 {
 	const int32_t *pages = in->slot_block_table + (size_t)slot * in->max_pages;

@@ -170,7 +170,7 @@ void cpu_load_own(struct cpu_device *device);
 
 /* ---- machine.c ---- */
 
-/* What the machine (or the cgroup, where that is less) has, and what of it is available. */
+/* The memory of the machine, or of the cgroup if that is less, and how much of it is available. */
 void machine_memory(uint64_t *ret_total, uint64_t *ret_available);
 
 /* ---- memory.c ---- */
@@ -187,7 +187,7 @@ struct cpu_node *stream_next(struct stream *stream, enum cpu_node_kind kind);
 void stream_push(struct stream *stream);
 /* Block until the timeline has reached `point`. */
 void timeline_wait(struct cpu_device *device, struct timeline *timeline, uint64_t point);
-/* What a call that puts work on the stream has to ask first. */
+/* The first check of a call that puts work on the stream. */
 static inline int cpu_stream_enter(struct stream *stream)
 {
 	int rc = cpu_status(stream->device);

@@ -322,9 +322,9 @@ void cpu_handle_fill(struct device_handle *handle, int fd, uint64_t size)
 	memcpy(handle->bytes, handle_magic, sizeof(handle_magic));
 }
 
-/* True for an untrusted descriptor of at least so many bytes of memory whose size can no longer
- * change. Seals come first: only memory has them, and reading them calls no file system. Huge pages are
- * refused: their owner can punch a hole, and where none is free for it an access is a SIGBUS. */
+/* True for an untrusted descriptor of at least so many bytes of memory whose size can no longer change. Seals
+ * come first: only memory has them, and reading them calls no file system. Huge pages are refused: their
+ * owner can punch a hole, and an access gets SIGBUS if no huge page is free. */
 static bool memory_is_sealed(int fd, uint64_t bytes)
 {
 	int seals = fcntl(fd, F_GET_SEALS);

@@ -78,7 +78,7 @@ static void moe_keep_groups(const struct op_moe_route *a, const struct moe_works
 
 	for (uint32_t g = 0; g < a->n_groups; g++)
 		ws->groups[g] = moe_group_score(a, ws->choice + (size_t)g * n, n);
-	/* What is kept is marked by +inf. */
+	/* Groups that are kept are marked with +inf. */
 	for (uint32_t i = 0; i < a->n_groups_active; i++) {
 		uint32_t best = a->n_groups;
 

@@ -38,7 +38,7 @@ static void rope_head(float *head, const float *norm, float eps, const float *co
 	rope_rotate(head, cos_sin, n, false);
 }
 
-/* Where a token's k heads begin; its v heads are a page's half further. */
+/* The first k head of a token; its v heads are half a page later. */
 static float *rope_cache_row(const struct op_rope_and_cache *a, int32_t slot)
 {
 	size_t page = (uint32_t)slot / a->page_tokens, offset = (uint32_t)slot % a->page_tokens;

@@ -3,7 +3,7 @@
 #define MIMEO_KERNELS_CPU_SAMPLING_H
 
 /*
- * What sampling, verification and drafting share: noise, the draw, the filters.
+ * Shared by sampling, verification and drafting: noise, the draw, the filters.
  *
  * Noise: splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA
  * 2014; finaliser: Stafford's mix 13) as a counter-based generator. Its state after n steps is
@@ -84,7 +84,7 @@ struct candidate {
 	int32_t id;
 };
 
-/* What temperature, top-k, top-p and min-p leave of a row that is finite (op_sample). */
+/* The tokens of a finite row that temperature, top-k, top-p and min-p keep (op_sample). */
 struct filter {
 	const float *logits; /* [vocab] */
 	uint32_t vocab;
@@ -133,7 +133,7 @@ static inline double filter_scaled(const struct filter *f, float logit)
 int32_t sample_row(const float *logits, uint32_t vocab, const struct slot_sampling *s, uint64_t key,
 	struct candidate *heap);
 
-/* What a slot keeps of a row's token, or of none. */
+/* The last token of a slot after sampling; 0 if none was sampled. */
 static inline int32_t last_token(int32_t sampled)
 {
 	return sampled >= 0 ? sampled : 0;

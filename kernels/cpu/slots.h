@@ -2,8 +2,8 @@
 #ifndef MIMEO_KERNELS_CPU_SLOTS_H
 #define MIMEO_KERNELS_CPU_SLOTS_H
 
-/* What the ops that write a step's inputs share: slots, ids and places in the cache, from device
- * memory that anything may have written. */
+/* Shared by the ops that write a step's inputs: slots, ids and places in the cache, read from device memory
+ * with possibly invalid contents. */
 
 #include "kernels/ops.h"
 
@@ -19,7 +19,7 @@ static inline int32_t clamp_id(const struct step_inputs *in, int32_t id)
 	return (uint32_t)id < in->vocab_size ? id : (int32_t)(in->vocab_size - 1);
 }
 
-/* Where a position's token lies in the cache, in that page of its sequence; -1: in no cache. */
+/* The place in the cache of the token at a position, in this page of its sequence; -1: none. */
 static inline int32_t place_in_page(const struct step_inputs *in, int32_t page, uint64_t position)
 {
 	uint64_t place = (uint64_t)page * in->page_tokens + position % in->page_tokens;

@@ -209,7 +209,7 @@ int cuda_range_attach(struct cuda_device *device, CUdeviceptr address, size_t by
 
 /* ---- stream.c ---- */
 
-/* What a call that puts work on the stream has to ask first. */
+/* The first check of a call that puts work on the stream. */
 static inline int cuda_stream_enter(struct stream *stream)
 {
 	int rc = cuda_status(stream->device);
@@ -219,7 +219,7 @@ static inline int cuda_stream_enter(struct stream *stream)
 	return capture_is_spoilt(&stream->capture) ? DEVICE_E_CAPTURE_INVALIDATED : 0;
 }
 
-/* The same for what a capture cannot hold; spoils it. */
+/* The same for work that a capture cannot record; spoils it. */
 int cuda_enter_eager(struct stream *stream);
 
 /* ---- graph.c ---- */

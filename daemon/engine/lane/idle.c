@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the engine does when a turn found nothing: spin, or sleep in its loop, which holds all
- * doorbells, until a client, the loop thread, the lane or the clock wakes it.
+ * The engine after a turn without work: it spins, or sleeps in its loop, which watches all doorbells, until a
+ * client, the loop thread, the lane or a timer wakes it.
  *
  * Nothing in the lane: spin for spin_us, for a client that answers at once, and then sleep without
  * limit. An idle daemon takes no CPU.

@@ -30,7 +30,7 @@ void idle_reset(struct lane *lane);
 void idle(struct lane *lane);
 /* The step before the oldest one in flight has been read; ended_ns is its end on the lane's clock. */
 void idle_follow(struct lane *lane, uint64_t ended_ns);
-/* What is launched now runs at once. */
+/* The lane was empty: a step that is launched now runs at once. */
 void idle_begin(struct lane *lane);
 /* Is the engine to be woken behind a step that is expected to take so long? */
 bool idle_wants_bell(const struct lane *lane, uint64_t expected_ns);

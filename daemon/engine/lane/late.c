@@ -127,7 +127,7 @@ static void late_obey_command(struct late *late, struct graph_entry *entry)
 		late_obey_drop(late, entry);
 }
 
-/* What no step has replayed in this generation and the one before. */
+/* Drop the graphs that no step has replayed in this generation or the one before. */
 static uint32_t late_drop_idle(struct lane *lane)
 {
 	struct late *late = &lane->late;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* No allocation, no lock; a model's one warning is the one system call. */
+/* No allocation, no lock; the only system call is a model's single warning. */
 #include "daemon/engine/lane/speculation.h"
 
 #include <assert.h>

@@ -26,7 +26,7 @@ struct runner;
 
 /* The slots in which batch requests have the rights of others. */
 uint32_t class_batch_slots(const struct runner *runner);
-/* It is a batch request, and those that run are more than these slots; or would be if it started now. */
+/* Is it a batch request beyond these slots: do more of them run, or would they if it started now? */
 bool class_is_spare(const struct request *request);
 /* Requests of class a come before those of class b, of one user. */
 static inline bool class_is_before(uint32_t a, uint32_t b)

@@ -11,7 +11,7 @@
 
 #include "daemon/engine/requests/engine_session.h"
 
-/* What an error is about: [enum ring_detail, values], the values clipped to 32 bits. */
+/* The details of an error: [enum ring_detail, values]; the values are clipped to 32 bits. */
 #define DETAIL(...) completion_detail((const int64_t[5]){__VA_ARGS__})
 struct msg_detail completion_detail(const int64_t from[static 5]);
 /* detail: NULL for none. */

@@ -70,7 +70,7 @@ struct sequence *engine_session_sequence(struct engine_session *session, uint32_
 struct sequence *engine_session_request_sequence(const struct request *request);
 /* The client broke the ring protocol: report it once, and stop reading its ring. */
 void engine_session_fail(struct engine_session *session, const char *text);
-/* No launched step names anything of it. */
+/* True if no launched step names anything of the session. */
 bool engine_session_is_idle(const struct engine_session *session);
 /* Add the request to the waiting list; remove it. */
 void engine_session_wait_push(struct engine_session *session, struct request *request);
