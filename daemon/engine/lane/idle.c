@@ -6,11 +6,10 @@
  * Nothing in the lane: spin for spin_us, for a client that answers at once, and then sleep without
  * limit. An idle daemon takes no CPU.
  *
- * A replay in the lane: how long those of its graph take is known from the last ones. The engine
- * sleeps until spin_us before the end that it expects, and spins from there to spin_us behind it:
- * it sees the end as soon as if it had spun all the way, and the lane does nothing for that. Past
- * that it sleeps a part of what the step has taken so far, and looks, again and again: a step that
- * is late is seen late by that part.
+ * A replay in the lane: its duration is expected from the graph's last replays. The engine sleeps until spin_us
+ * before the expected end, and spins until spin_us after it: it notices the end as soon as if it had spun all
+ * the time, at no cost for the lane. After that it repeatedly sleeps a fraction of the time that the step has
+ * taken so far, so that the end of a late step is noticed late by that fraction.
  *
  * An eager step, whose duration is unknown, and any step if the engine may not spin, because a timer would
  * notice most ends late: if the engine has slept recently, the lane wakes it (step_ask_bell in step.c), which
