@@ -15,7 +15,7 @@
 #include "attention/paged/paged_any.cuh"
 #include "kernels/cuda/overlap.cuh"
 
-static __device__ const bf16 *key_at(const flex_args &a, const int32_t *pages, uint32_t position)
+static __device__ const bf16 *flex_any_key_at(const flex_args &a, const int32_t *pages, uint32_t position)
 {
 	int32_t page = page_clamp(pages[position / a.page_tokens], a.n_pages);
 
@@ -48,7 +48,7 @@ static __device__ void token_attend(
 		for (uint64_t seen = mask_view_bits(&view, from); seen; seen &= seen - 1) {
 			uint32_t position = from + (uint32_t)__ffsll((int64_t)seen) - 1;
 
-			any_take(key_at(a, pages, position) + (size_t)kv_head * dim, to_value, dim,
+			any_take(flex_any_key_at(a, pages, position) + (size_t)kv_head * dim, to_value, dim,
 				q, acc, highest, sum);
 		}
 	}

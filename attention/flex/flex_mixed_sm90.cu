@@ -39,7 +39,7 @@
 
 /* Initialise a warpgroup's rows, and store their views in shared memory. */
 template <int D, int KEYS>
-static __device__ __forceinline__ void rows_begin(
+static __device__ __forceinline__ void mixed_rows_begin(
 	const flex_cuda_args &p, const flex_task &w, mask_view *views, tile_rows<D, KEYS> &run)
 {
 	int32_t group = p.a.n_heads / p.a.n_kv_heads, r = threadIdx.x % GROUP;
@@ -57,7 +57,7 @@ static __device__ __forceinline__ void rows_begin(
 
 /* Set the scores of keys that the lane's two rows do not see to -inf. */
 template <int D, int KEYS>
-static __device__ __forceinline__ void mask(
+static __device__ __forceinline__ void mixed_mask(
 	const mask_view *views, const int32_t *entries, tile_rows<D, KEYS> &run)
 {
 #pragma unroll
@@ -111,7 +111,7 @@ static __device__ __forceinline__ void entries_read(
 
 /* A task has at least one tile: blocks without keys are not handed out. */
 template <int D, int KEYS>
-static __device__ __forceinline__ void compute(
+static __device__ __forceinline__ void mixed_compute(
 	const flex_cuda_args &p, flex_shared<KEYS / FLEX_TILE> *s, uint32_t memory)
 {
 	using size = tile_sizes<D, KEYS, WGS>;
@@ -143,13 +143,13 @@ static __device__ __forceinline__ void compute(
 			add_values<D, KEYS>(values + stage * size::tile_bytes, add, run);
 		};
 
-		rows_begin<D, KEYS>(p, *now, s->views, run);
+		mixed_rows_begin<D, KEYS>(p, *now, s->views, run);
 		copy_wait<0>();
 		stores_fence();
 		warps_sync(QUERIES + warpgroup(), GROUP);
 		tiles_compute<WGS>(s, 0, n_tiles, keys_at, values_at, run,
 			[&](uint32_t stage) {
-				score<D, KEYS>(queries, ring + stage * size::tile_bytes, run);
+				tile_score<D, KEYS>(queries, ring + stage * size::tile_bytes, run);
 			},
 			[&](uint32_t stage, int add) {
 				products_fence(); /* else ptxas serialises the products (C7510) */
@@ -158,7 +158,7 @@ static __device__ __forceinline__ void compute(
 			[&](uint32_t stage) { entries_read(s->entries[stage], seen); },
 			[&](int32_t) {
 				if (!tile_whole<entries>(seen, seq_len))
-					mask<D, KEYS>(s->views, seen, run);
+					mixed_mask<D, KEYS>(s->views, seen, run);
 				weigh<D, KEYS>(scale_log2, run);
 			});
 		/* no warp reads the queries and views any more */
@@ -236,7 +236,7 @@ static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 		else
 			overlap_wait();
 		slots_await();
-		compute<D, KEYS>(p, &s, memory);
+		mixed_compute<D, KEYS>(p, &s, memory);
 	} else {
 		int warp = threadIdx.x / 32 % 4;
 

@@ -54,7 +54,7 @@ static __device__ __forceinline__ split_ahead look_ahead(
 
 /* Load the A fragments of 16 packed query rows, and the rows' views. */
 template <int D>
-static __device__ __forceinline__ void query_load(
+static __device__ __forceinline__ void split_query_load(
 	const flex_cuda_args &p, const split_piece &s, uint32_t (&q)[D / 16][4], mask_view *views)
 {
 	int lane = threadIdx.x % 32, group = p.a.n_heads / p.a.n_kv_heads;
@@ -74,7 +74,7 @@ static __device__ __forceinline__ void query_load(
 }
 
 /* Set the scores of keys that a row does not see to -inf. */
-static __device__ __forceinline__ void mask(
+static __device__ __forceinline__ void split_mask(
 	const mask_view *views, int32_t token, float (&scores)[2][4])
 {
 	int lane = threadIdx.x % 32;
@@ -138,7 +138,7 @@ static __device__ __forceinline__ void stream_keys(const flex_cuda_args &p, cons
 	for (int i = 0; i < STAGES - 1; i++)
 		if (i >= early)
 			load(i);
-	query_load<D>(p, s, q, views);
+	split_query_load<D>(p, s, q, views);
 	for (int i = 0; i < n; i++) {
 		uint32_t stage = memory + reading * stage_bytes;
 		float scores[2][4] = {};
@@ -150,9 +150,9 @@ static __device__ __forceinline__ void stream_keys(const flex_cuda_args &p, cons
 		copy_wait<STAGES - 2>();
 		__syncwarp(); /* all lanes' copies have arrived, and no lane reads the previous stage any more */
 		load(i + STAGES - 1);
-		score<D>(q, stage, scores);
+		rows_score<D>(q, stage, scores);
 		if (!entry_whole(entry, s.work.block.seq_len))
-			mask(views, sub_tile_token(entry), scores);
+			split_mask(views, sub_tile_token(entry), scores);
 		weigh<D>(scores, scale_log2, run);
 		add_values<D>(scores, stage + half, run);
 		reading = reading + 1 == STAGES ? 0 : reading + 1;

@@ -11,7 +11,7 @@
 
 enum { THREADS = 128, WARPS = THREADS / 32 };
 
-static __device__ const bf16 *key_at(const mla_args &a, int32_t row, int32_t position)
+static __device__ const bf16 *mla_any_key_at(const mla_args &a, int32_t row, int32_t position)
 {
 	int32_t page = a.block_table[(size_t)row * a.max_pages + position / a.page_tokens];
 	size_t width = (size_t)a.rank + a.rope;
@@ -28,7 +28,7 @@ static __device__ float warp_sum(float x)
 }
 
 /* The query in the latent space, then its rope part. */
-static __device__ void query_load(const mla_args &a, size_t token, size_t head, float *q)
+static __device__ void mla_any_query_load(const mla_args &a, size_t token, size_t head, float *q)
 {
 	const bf16 *latent = (const bf16 *)a.work.latent + (token * a.n_heads + head) * a.rank;
 	const bf16 *rope = (const bf16 *)a.q + token * a.q_stride + head * (a.nope + a.rope) + a.nope;
@@ -68,7 +68,7 @@ static __global__ void __launch_bounds__(THREADS) any_kernel(const __grid_consta
 	overlap_begin();
 	s = token_find(a, (int32_t)a.first_token + token);
 	keys = split_of(a, s.n_keys, split);
-	query_load(a, token, blockIdx.y, q);
+	mla_any_query_load(a, token, blockIdx.y, q);
 	for (uint32_t i = threadIdx.x; i < a.rank; i += THREADS)
 		sums[i] = 0.0f;
 	__syncthreads();
@@ -77,7 +77,7 @@ static __global__ void __launch_bounds__(THREADS) any_kernel(const __grid_consta
 		float before = highest, keep;
 
 		for (int32_t i = warp; i < n; i += WARPS) {
-			const bf16 *key = key_at(a, s.row, first + i);
+			const bf16 *key = mla_any_key_at(a, s.row, first + i);
 			float score = 0.0f;
 
 			for (uint32_t e = lane; e < a.rank + a.rope; e += 32)
@@ -98,7 +98,7 @@ static __global__ void __launch_bounds__(THREADS) any_kernel(const __grid_consta
 
 			for (int32_t i = 0; i < n; i++)
 				x += power_2(weights[i] - highest) *
-				     __bfloat162float(key_at(a, s.row, first + i)[e]);
+				     __bfloat162float(mla_any_key_at(a, s.row, first + i)[e]);
 			sums[e] = x;
 		}
 		__syncthreads();

@@ -158,7 +158,7 @@ static __device__ __forceinline__ void queries_load(
 }
 
 /* Initialise the lane's rows: which keys they see. */
-static __device__ __forceinline__ void rows_begin(const prompt_work &w, prompt_running &run)
+static __device__ __forceinline__ void prompt_rows_begin(const prompt_work &w, prompt_running &run)
 {
 	int32_t first = warpgroup() * 64, n = min(w.n_rows - first, 64);
 
@@ -174,7 +174,7 @@ static __device__ __forceinline__ void rows_begin(const prompt_work &w, prompt_r
 }
 
 /* Issue queries x keys. */
-static __device__ __forceinline__ void score(uint32_t queries, uint32_t keys, prompt_running &run)
+static __device__ __forceinline__ void prompt_score(uint32_t queries, uint32_t keys, prompt_running &run)
 {
 	const uint64_t a = rows_at<64>(queries), b = rows_at<64>(keys);
 
@@ -295,7 +295,7 @@ static __device__ __forceinline__ void rows_end(
 	}
 }
 
-static __device__ void compute(const mla_prompt_cuda_args &p, prompt_rings *s, uint32_t memory)
+static __device__ void prompt_compute(const mla_prompt_cuda_args &p, prompt_rings *s, uint32_t memory)
 {
 	const uint32_t queries = memory + warpgroup() * GROUP_BYTES;
 	const uint32_t ring = memory + WGS * GROUP_BYTES, values = ring + STAGES * KEYS_BYTES;
@@ -312,13 +312,13 @@ static __device__ void compute(const mla_prompt_cuda_args &p, prompt_rings *s, u
 		prompt_running run = {};
 		prompt_work now = w;
 		auto score_stage = [&](uint32_t stage) {
-			score(queries, ring + stage * KEYS_BYTES, run);
+			prompt_score(queries, ring + stage * KEYS_BYTES, run);
 		};
 		auto add_stage = [&](uint32_t stage, int add) {
 			add_tile(values + stage * VALUES_BYTES, add, run);
 		};
 
-		rows_begin(now, run);
+		prompt_rows_begin(now, run);
 		copy_wait<0>();
 		stores_fence();
 		warps_sync(QUERIES + warpgroup(), GROUP);
@@ -357,7 +357,7 @@ static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 	overlap_wait();
 	if (warpgroup() < WGS) {
 		registers_take<232>();
-		compute(p, &s, memory);
+		prompt_compute(p, &s, memory);
 	} else {
 		int warp = threadIdx.x / 32 % 4;
 

@@ -69,7 +69,7 @@ template <int M> struct mla_operands {
 /* Queries in the latent space and their rope parts, as atoms; heads that there are not are
  * zeros. */
 template <int M>
-static __device__ __forceinline__ void query_load(
+static __device__ __forceinline__ void mla_split_query_load(
 	const mla_args &a, int32_t token, uint32_t head_first, uint32_t to)
 {
 	constexpr int n = M * 8 * CHUNKS / GROUP;
@@ -105,7 +105,7 @@ static __device__ __forceinline__ void query_load(
 
 /* Scores of a tile's n keys, the others' -inf. */
 template <int M>
-static __device__ __forceinline__ void score(
+static __device__ __forceinline__ void mla_split_score(
 	uint32_t stage, uint32_t query, int32_t n, float (&s)[M][4])
 {
 	const uint64_t keys = rows_at<WIDTH>(stage), queries = rows_at<WIDTH>(query);
@@ -245,7 +245,7 @@ static __device__ __forceinline__ void tile_attend(uint32_t stage, const mla_ope
 	float s[M][4], keep[M][2];
 	bool all = true;
 
-	score<M>(stage, at.query, n, s);
+	mla_split_score<M>(stage, at.query, n, s);
 	raise<M>(s, notes, scale_log2, run, keep);
 	weigh<M>(s, at.weights, scale_log2, run);
 	if (n < TILE)
@@ -346,7 +346,7 @@ static __device__ void attend(
 		if (!waited)
 			overlap_wait();
 		waited = true;
-		query_load<M>(p.a, now.token, head_first, at.query);
+		mla_split_query_load<M>(p.a, now.token, head_first, at.query);
 		for (int32_t first = now.first; first < now.end; first += TILE, odd ^= 1) {
 			barrier_wait(ring.full + ring.stage * 8, ring.parity);
 			tile_attend<M>(ring.memory + ring.stage * mla_shared_sizes<M>::stage, at,

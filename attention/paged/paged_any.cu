@@ -50,7 +50,7 @@ static __device__ paged_keys place_of(const paged_args &a, int32_t token)
 	return found;
 }
 
-static __device__ const bf16 *key_at(const paged_args &a, const paged_keys &at, int32_t position)
+static __device__ const bf16 *paged_any_key_at(const paged_args &a, const paged_keys &at, int32_t position)
 {
 	uint32_t offset = (uint32_t)position % a.page_tokens;
 	int32_t page = page_clamp(at.pages[(uint32_t)position / a.page_tokens], a.n_pages);
@@ -74,7 +74,7 @@ static __global__ void __launch_bounds__(WARPS * 32) any_kernel(const __grid_con
 	at = place_of(a, (int32_t)blockIdx.x);
 	any_load(q, query, dim, a.scale, at.end > 0);
 	for (int32_t t = at.first + warp; t < at.end; t += WARPS)
-		any_take(key_at(a, at, t) + (size_t)kv_head * dim, to_value, dim, q, acc, highest,
+		any_take(paged_any_key_at(a, at, t) + (size_t)kv_head * dim, to_value, dim, q, acc, highest,
 			sum);
 	any_merge<PER, PAGED_ANY_HEAD_DIM>(dim, acc, highest, sum,
 		(bf16 *)a.out + ((size_t)blockIdx.x * a.n_heads + head) * dim);

@@ -51,7 +51,7 @@ static __device__ __forceinline__ void sub_tile_load(
 }
 
 template <int D>
-static __device__ __forceinline__ void query_load(const paged_cuda_args &p, const decode_segment &s,
+static __device__ __forceinline__ void decode_query_load(const paged_cuda_args &p, const decode_segment &s,
 	uint32_t (&q)[D / 16][4], decode_rows<D> &run)
 {
 	int lane = threadIdx.x % 32, group = p.a.n_heads / p.a.n_kv_heads;
@@ -70,7 +70,7 @@ static __device__ __forceinline__ void query_load(const paged_cuda_args &p, cons
 
 /* Set the scores of keys that are not visible to -inf. */
 template <int D>
-static __device__ __forceinline__ void mask(
+static __device__ __forceinline__ void decode_mask(
 	int32_t token, const decode_rows<D> &run, float (&scores)[2][4])
 {
 	int lane = threadIdx.x % 32;
@@ -93,8 +93,8 @@ static __device__ __forceinline__ void sub_tile_attend(const uint32_t (&q)[D / 1
 {
 	float scores[2][4] = {};
 
-	score<D>(q, stage, scores);
-	mask<D>(token, run, scores);
+	rows_score<D>(q, stage, scores);
+	decode_mask<D>(token, run, scores);
 	weigh<D>(scores, scale_log2, run);
 	add_values<D>(scores, stage + warp_ring<D, 1>::half, run);
 }
@@ -138,7 +138,7 @@ static __device__ __forceinline__ void stream_keys(const paged_cuda_args &p,
 	for (int i = 0; i < STAGES - 1; i++)
 		if (i >= settled)
 			load(i);
-	query_load<D>(p, s, q, run);
+	decode_query_load<D>(p, s, q, run);
 	for (int i = 0; i < n; i++) {
 		copy_wait<STAGES - 2>();
 		__syncwarp(); /* every lane's copies are here, and no lane reads the stage before */

@@ -74,7 +74,7 @@ static __device__ __forceinline__ int query_half_load(const Args &a, int32_t que
 
 /* scores[16 rows, 16 tokens] in two fragments. */
 template <int D>
-static __device__ __forceinline__ void score(
+static __device__ __forceinline__ void rows_score(
 	const uint32_t (&q)[D / 16][4], uint32_t keys, float (&scores)[2][4])
 {
 	int lane = threadIdx.x % 32;

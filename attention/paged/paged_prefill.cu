@@ -45,7 +45,7 @@ template <int D, int MT> struct prefill_sums {
 
 /* Queries of the block into shared memory; packed rows that don't exist are zeros. */
 template <int D, int ROWS>
-static __device__ void query_load(const paged_cuda_args &p, const prefill_block &b, uint32_t memory)
+static __device__ void prefill_query_load(const paged_cuda_args &p, const prefill_block &b, uint32_t memory)
 {
 	constexpr int chunks = D / 8;
 
@@ -89,7 +89,7 @@ static __device__ __forceinline__ void keys_load(
 }
 
 template <int D, int MT, int KEYS>
-static __device__ __forceinline__ void score(
+static __device__ __forceinline__ void prefill_score(
 	uint32_t queries, uint32_t keys, float (&scores)[MT][KEYS / 8][4])
 {
 	constexpr uint32_t pitch = (D + 8) * 2;
@@ -120,7 +120,7 @@ static __device__ __forceinline__ void score(
 }
 
 template <int D, int MT, int KEYS>
-static __device__ __forceinline__ void mask(int32_t token, uint32_t window,
+static __device__ __forceinline__ void prefill_mask(int32_t token, uint32_t window,
 	const prefill_sums<D, MT> &run, float (&scores)[MT][KEYS / 8][4])
 {
 	int lane = threadIdx.x % 32;
@@ -297,7 +297,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 				m < b.m_end ? b.row.seq_len - b.row.n_query + m / b.group : -1;
 			run.highest[i][half] = NEVER;
 		}
-	query_load<D, size::rows>(p, b, queries);
+	prefill_query_load<D, size::rows>(p, b, queries);
 	token = b.key_first / KEYS * KEYS;
 	keys_load<D, KEYS>(p, b, ring, token);
 	copy_commit();
@@ -310,9 +310,9 @@ static __global__ void __launch_bounds__(THREADS, 2)
 		copy_commit();
 		copy_wait<1>();
 		__syncthreads();
-		score<D, MT, KEYS>(queries, here, scores);
+		prefill_score<D, MT, KEYS>(queries, here, scores);
 		if (token + KEYS - 1 > b.first_position || token < b.last_first)
-			mask<D, MT, KEYS>(token, p.a.window, run, scores);
+			prefill_mask<D, MT, KEYS>(token, p.a.window, run, scores);
 		weigh<D, MT, KEYS>(scale_log2, run, scores);
 		add_values<D, MT, KEYS>(here + size::half, scores, run);
 		__syncthreads();

@@ -39,7 +39,7 @@ template <int D, int KEYS> struct prefill_rows : tile_rows<D, KEYS> {
 
 /* Initialise the lane's rows: which keys they see. */
 template <int D, int KEYS>
-static __device__ __forceinline__ void rows_begin(
+static __device__ __forceinline__ void prefill_rows_begin(
 	const paged_cuda_args &p, const prefill_work &w, prefill_rows<D, KEYS> &run)
 {
 	int32_t group = p.a.n_heads / p.a.n_kv_heads, before = w.row.seq_len - w.row.n_query;
@@ -60,7 +60,7 @@ static __device__ __forceinline__ void rows_begin(
 }
 
 template <int D, int KEYS>
-static __device__ __forceinline__ void mask(
+static __device__ __forceinline__ void prefill_mask(
 	int32_t token, uint32_t window, prefill_rows<D, KEYS> &run)
 {
 #pragma unroll
@@ -83,12 +83,12 @@ static __device__ __forceinline__ void tile_weigh(
 	const paged_cuda_args &p, int32_t token, float scale_log2, prefill_rows<D, KEYS> &run)
 {
 	if (token + KEYS - 1 > run.whole_last || token < run.whole_first)
-		mask<D, KEYS>(token, p.a.window, run);
+		prefill_mask<D, KEYS>(token, p.a.window, run);
 	weigh<D, KEYS>(scale_log2, run);
 }
 
 template <int D, int KEYS, int WGS>
-static __device__ void compute(const paged_cuda_args &p, prefill_rings *s, uint32_t memory)
+static __device__ void prefill_compute(const paged_cuda_args &p, prefill_rings *s, uint32_t memory)
 {
 	using size = tile_sizes<D, KEYS, WGS>;
 	const uint32_t queries = memory + warpgroup() * size::group_bytes;
@@ -112,13 +112,13 @@ static __device__ void compute(const paged_cuda_args &p, prefill_rings *s, uint3
 		prefill_rows<D, KEYS> run = {};
 		prefill_work now = w;
 		auto score_stage = [&](uint32_t stage) {
-			score<D, KEYS>(queries, ring + stage * size::tile_bytes, run);
+			tile_score<D, KEYS>(queries, ring + stage * size::tile_bytes, run);
 		};
 		auto add_stage = [&](uint32_t stage, int add) {
 			add_values<D, KEYS>(values + stage * size::tile_bytes, add, run);
 		};
 
-		rows_begin<D, KEYS>(p, now, run);
+		prefill_rows_begin<D, KEYS>(p, now, run);
 		copy_wait<0>();
 		stores_fence();
 		warps_sync(QUERIES + warpgroup(), GROUP);
@@ -163,7 +163,7 @@ static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 	overlap_wait();
 	if (warpgroup() < WGS) {
 		registers_take<WGS == 2 ? 232 : 160>();
-		compute<D, KEYS, WGS>(p, &s, memory);
+		prefill_compute<D, KEYS, WGS>(p, &s, memory);
 	} else {
 		int warp = threadIdx.x / 32 % 4;
 

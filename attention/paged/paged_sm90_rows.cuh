@@ -56,7 +56,7 @@ static __device__ __forceinline__ int warpgroup(void)
 
 /* Issue queries x keys. */
 template <int D, int KEYS>
-static __device__ __forceinline__ void score(
+static __device__ __forceinline__ void tile_score(
 	uint32_t queries, uint32_t keys, tile_rows<D, KEYS> &run)
 {
 	const uint64_t a = rows_at<D>(queries), b = rows_at<D>(keys);

@@ -84,7 +84,7 @@ __device__ static inline void softmax(const float *logits, uint32_t n, float *sc
 }
 
 /* Compute the scores of each lane's experts; other lanes read them only after the next __syncwarp. */
-__device__ static inline void score(
+__device__ static inline void route_score(
 	const struct op_moe_route &a, const float *logits, const token_scores &ws)
 {
 	const uint32_t lane = threadIdx.x % WARP;
@@ -190,7 +190,7 @@ static __global__ void moe_route(const struct op_moe_route a)
 		}
 		return;
 	}
-	score(a, a.logits + (size_t)t * a.n_experts, ws);
+	route_score(a, a.logits + (size_t)t * a.n_experts, ws);
 	if (a.n_groups_active < a.n_groups)
 		keep_groups(a, ws);
 	choose(a, ws, first);
