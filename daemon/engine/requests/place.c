@@ -76,9 +76,6 @@ void place_drop_all(struct request *request)
 
 void place_launched(struct request *request)
 {
-	const struct request_place *const places[] = {
-		&request->logits, &request->hidden, &request->embeddings};
-
 	assert(request->state == REQUEST_RUNNING || request->state == REQUEST_STARTING);
 	assert(request->n_places > 0);
 	request->last_launch = request->session->accounting->launched;
