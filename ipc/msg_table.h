@@ -44,7 +44,7 @@ struct msg_table {
 	size_t bytes; /* of the message's struct */
 	unsigned n_entries;
 	const struct msg_entry *entries;
-	/* What ranges of single fields do not say: 0, or E_INVALID with the detail; or NULL. */
+	/* Checks what ranges of single fields do not cover: 0, or E_INVALID with the detail; or NULL. */
 	int (*check)(const void *msg, struct msg_detail *ret_detail);
 	/* For msg_codec_decode; 0 in tables of elements. */
 	size_t limit;   /* bytes of an encoded message */

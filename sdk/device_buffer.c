@@ -64,7 +64,7 @@ static void buffer_disown(struct mimeo *m, uint32_t id)
 
 /* ---- buffers ---- */
 
-/* Or NULL, and the message says so. */
+/* NULL if it is not open; the message says so. */
 static struct device_buffer *buffer_find(struct mimeo *m, uint32_t id)
 {
 	struct device_buffer *buffer;

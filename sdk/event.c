@@ -10,9 +10,9 @@
 #include "ipc/doorbell.h"
 #include "sdk/client.h"
 
-#define LIFE_NS 1000000ull /* how often a spinner looks whether the daemon lives */
-#define BELL_NS 50000ull   /* how often at the doorbell, if others poll mimeo_fd */
-#define SPINS_AT_ONCE 64u  /* looks at the ring between two looks at the clock */
+#define LIFE_NS 1000000ull /* interval of checks that the daemon lives, while spinning */
+#define BELL_NS 50000ull   /* interval of checks of the doorbell, if mimeo_fd is in use */
+#define SPINS_AT_ONCE 64u  /* polls of the ring between two reads of the clock */
 #define SPINS_UNPAUSED 512u
 
 /* Send nothing more; completions that the daemon has posted are still taken. */
@@ -42,7 +42,7 @@ static int event_hold(struct mimeo *m, struct mimeo_request *request, const stru
 	return 1;
 }
 
-/* The request that a completion is for, if such a completion can be. */
+/* The request of a completion; NULL if the completion is not valid for it. */
 static struct mimeo_request *event_request_of(struct mimeo *m, const struct ring_cqe *cqe)
 {
 	if (cqe->request >= m->region.ring.entries)
@@ -217,8 +217,8 @@ static int event_reap(struct mimeo *m)
 	return 0;
 }
 
-/* A completion that breaks the protocol is left to the next look for events. A doorbell that was rung
- * for what is taken here stays up, so no wake-up is lost. */
+/* A completion that breaks the protocol stays in the ring for the next peek. A doorbell that was rung for
+ * completions taken here stays set, so no wake-up is lost. */
 void events_take_silent(struct mimeo *m)
 {
 	struct ring_cqe cqe;
@@ -261,7 +261,7 @@ static int event_reap_gone(struct mimeo *m)
 
 /* ---- the fds ---- */
 
-/* Look at doorbell, socket and daemon, waiting up to timeout_ms; a signal shortens the wait. */
+/* Poll doorbell, socket and daemon for up to timeout_ms; a signal ends the wait early. */
 static void event_look(struct mimeo *m, int timeout_ms)
 {
 	struct epoll_event events[1 + CLIENT_WATCHED];
@@ -337,7 +337,7 @@ int mimeo_event_peek(struct mimeo *m, struct mimeo_event *ret_event)
 {
 	int rc = event_next(m);
 
-	/* Once armed, a second look finds nothing new unless it came in between. */
+	/* After arming, look again: an event may have come in between. */
 	while (rc == 0 && m->fd_taken && !m->armed) {
 		if (event_arm(m))
 			rc = event_next(m);
@@ -362,7 +362,7 @@ static bool event_is_over(const struct mimeo *m)
 	return m->silence && m->n_in_flight == 0;
 }
 
-/* Spin until an event comes or none will, `until` passes or the daemon is gone. */
+/* Spin until an event comes, none can come any more, `until` passes, or the daemon is gone. */
 static int event_spin(struct mimeo *m, uint64_t until)
 {
 	unsigned n = 0;

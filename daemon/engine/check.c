@@ -246,7 +246,7 @@ static void check_slots(const struct runner *runner, uint32_t *uses)
 		assert(uses[i] == 1);
 	check_idle(runner);
 	assert(!slots->head || (check_waits(slots->head) && slots->head->runner == runner));
-	assert(!slots->misfit || (check_waits(slots->misfit) && slots->misfit->runner == runner));
+	assert(!slots->blocked || (check_waits(slots->blocked) && slots->blocked->runner == runner));
 	assert(slots->n_copies <= n);
 }
 

@@ -194,7 +194,7 @@ static int engine_init_models(struct engine *engine, struct model_error *error)
 	return runner_map_all(engine->runners, engine->n_runners, error);
 }
 
-/* What the parts need of each other. */
+/* Connect the parts. */
 static void engine_connect(struct engine *engine)
 {
 	engine->accounting.options = engine->lane.options = &engine->options;

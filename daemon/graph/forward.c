@@ -147,7 +147,7 @@ static int forward_prefill_write(const struct forward_context *c, struct inputs_
 	});
 }
 
-/* In a step the pass before has written the inputs of a decode. */
+/* In a step, the preceding pass has written the inputs of a decode. */
 static int forward_decode_write(const struct forward_context *c, struct inputs_slot *slot,
 	const struct descriptor *descriptor, const struct attention_batch *batch, struct stream *stream)
 {

@@ -262,7 +262,7 @@ static bool calls_check_handle(struct session *session, const struct msg_call *m
 		calls_refuse(session, MIMEO_E_INVALID, "%s", handle_refusal_text(refusal));
 		return false;
 	}
-	/* A place is aligned if the buffer is; allocations are, by far. */
+	/* A place is aligned if its buffer is; allocations have a larger alignment. */
 	if (ret->offset % MIMEO_PLACE_ALIGN != 0) {
 		calls_refuse(session, MIMEO_E_INVALID, "the handle's offset %" PRIu64
 			" is no multiple of %u", ret->offset, MIMEO_PLACE_ALIGN);
@@ -281,7 +281,7 @@ static bool calls_check_handle(struct session *session, const struct msg_call *m
 	return true;
 }
 
-/* Takes *fd over if it keeps it. clogged: the call's descriptor may have been refused. */
+/* Takes ownership of *fd if it keeps it. clogged: the call's descriptor may have been refused. */
 static void calls_import(
 	struct session *session, const struct msg_call *msg, int *fd, bool clogged)
 {

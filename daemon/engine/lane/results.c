@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The results of steps, oldest first: tokens, logits and hidden states go from the outbox to the
- * requests that the rows are of, and what the step held goes back when it has completed, which with a
- * draft is later. No allocation, no lock; a system call only for a client that sleeps (the head of step.c
- * has the whole account), and for a model's one warning.
+ * The results of steps, oldest first: tokens, logits and hidden states are copied from the outbox to their
+ * requests. What the step held is released when it has completed; with a draft model that is later. No
+ * allocation, no lock; a system call only for a client that sleeps (the head of step.c has the whole
+ * account), and for a model's one warning.
  *
  * A row that samples and has no token had logits that are not finite (kernels/ops.h, op_sample). Its
  * request ends, unless it is a step that asks for no tokens.
@@ -188,8 +188,8 @@ static void results_take_row(struct lane *lane, struct inflight *inflight, uint3
 			request, s, row, sampled, inflight->slot->logprobs + first * LOGPROBS_WIDTH);
 }
 
-/* What the lane did for this step and, if it goes on with rows of the one before, in between. A step
- * that had to wait for a client says nothing about the engine. */
+/* Count the device time of this step and, if it continues rows of the step before, the gap between the two. A
+ * gap in which the lane waited for a client says nothing about the engine. */
 static void results_count_lane(struct lane *lane, const struct inflight *inflight)
 {
 	uint64_t began = *inflight->slot->began, ended = *inflight->slot->ended;
@@ -274,7 +274,7 @@ bool results_take(struct lane *lane)
 	}
 	if (any)
 		finish_ended_steps(lane->accounting);
-	/* Once for all that ended: two steps that ended in one sleep are a reason to be woken between
+	/* Once for all steps that ended: if two ended during one sleep, the engine asks to be woken between
 	 * the next two. */
 	if (ended) {
 		lane->idle.sleepy = lane->idle.slept;

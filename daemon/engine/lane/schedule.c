@@ -101,8 +101,8 @@ static void schedule_place_embeddings(
 	row->n_ids = n_ids;
 }
 
-/* Evicted tokens ahead of a request with a mask of its own had the model's: they get it again, and the slot
- * is initialised once more where they end. 0: there are none. */
+/* Evicted tokens before a request with its own mask were computed under the model's mask. They are computed
+ * under it again, and the slot is initialised again where they end. Returns that position; 0: none. */
 static uint32_t schedule_history_end(const struct sequence *s)
 {
 	return s->request->own_mask && s->n_computed < s->n_history ? s->n_history : 0;
@@ -137,7 +137,7 @@ static bool schedule_is_document_start(const uint8_t *words, uint32_t i)
 	return i == 0 || memcmp(at, at - sizeof(uint64_t), sizeof(uint64_t)) != 0;
 }
 
-/* The words that the row's mask wants. Tokens of earlier requests have none (0); those that are
+/* The words of the row's mask. Tokens of earlier requests have none (0); those that are
  * generated belong to the last document. */
 static void schedule_place_words(
 	struct sequence *s, const struct inputs_slot *slot, struct step_row *row)
@@ -203,7 +203,7 @@ static void schedule_count_row(struct sequence *s, uint32_t n_tokens)
 	follow_launched(s);
 }
 
-/* What is behind the row's last token, if the host knows it. */
+/* The token after the row's last one; -1: the host does not know it. */
 static int32_t schedule_next_id(const struct sequence *s, uint32_t n_tokens)
 {
 	uint32_t at = s->n_computed + n_tokens;
@@ -266,8 +266,8 @@ static void schedule_write_row(struct batch *b, struct sequence *s, const struct
 	runner->seq_lens[b->inflight->n_rows] = schedule_planned_length(runner, s, n_run, row->verify);
 }
 
-/* What the draft passes are to do behind the step: keys of all rows, and the most draft tokens that one
- * of its rows wants, of those that verify in a later step. */
+/* Set what the draft passes after the step compute: keys of all rows, and as many draft tokens as the most
+ * demanding of the rows that will verify. */
 static void schedule_add_drafts(struct inflight *inflight, const struct sequence *s, bool sample)
 {
 	inflight->drafts |= s->n_drafts > 0;
@@ -380,8 +380,8 @@ static bool schedule_has_drafts(const struct runner *runner)
 	return false;
 }
 
-/* Where a decode's tokens end at the farthest: those of its row, of drafts that launched steps may have
- * accepted, and of the draft model's passes. */
+/* The largest length that a decode can reach: tokens of its row, draft tokens that launched steps may have
+ * accepted, and tokens of the draft model's passes. */
 static uint32_t schedule_decode_end(const struct batch *b, const struct sequence *s)
 {
 	const uint32_t k = b->verifies && s->n_drafts ? b->runner->options.n_drafts : 0;
@@ -391,7 +391,7 @@ static uint32_t schedule_decode_end(const struct batch *b, const struct sequence
 	return end < limit ? (uint32_t)end : limit;
 }
 
-/* Pages for the decode's row. */
+/* Take pages for the decode's row. */
 static bool schedule_take_pages(struct batch *b, struct sequence *s)
 {
 	struct runner *runner = b->runner;
@@ -407,7 +407,7 @@ static bool schedule_take_pages(struct batch *b, struct sequence *s)
 	return sequence_extend(s, end) == 0;
 }
 
-/* Ahead of the rows: requests that are preempted here have none in this step. */
+/* Before any row is added: a request that is preempted here must not have one in this step. */
 static void schedule_page_decodes(struct batch *b)
 {
 	struct slots *slots = &b->runner->slots;
@@ -419,7 +419,7 @@ static void schedule_page_decodes(struct batch *b)
 		if (!schedule_is_decode(s) || s->request->op != RING_OP_GENERATE)
 			continue;
 		s->starved = !schedule_take_pages(b, s);
-		/* Those behind the preempted ones moved up: look at all that moved. */
+		/* A preemption moves later entries to the front: examine them. */
 		if (slots->n_running < n_running)
 			i = UINT32_MAX;
 	}
@@ -554,7 +554,7 @@ static void schedule_end_stuck(struct runner *runner)
 }
 
 #ifdef MIMEO_TEST_FAULTS
-/* Whatever has computed so many tokens more than before it was preempted last. */
+/* Preempt every request that has computed preempt_every tokens more than when it was last preempted. */
 static void schedule_preempt_often(const struct lane *lane, struct runner *runner)
 {
 	for (uint32_t i = 0; lane->preempt_every && i < runner->slots.n_running;) {

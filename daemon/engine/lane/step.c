@@ -119,7 +119,7 @@ static int step_hidden(struct lane *lane, struct inflight *inflight, uint32_t i)
 		inflight->slot->hidden + (size_t)row->result * n, to, n * sizeof(float));
 }
 
-/* What the request of row i wants of its last token. */
+/* Which results the request of row i wants for the row's last token. */
 static int step_last(struct lane *lane, struct inflight *inflight, uint32_t i)
 {
 	const struct request *request = inflight->rows[i].sequence->request;

@@ -46,10 +46,10 @@ struct slots {
 	struct pinned pinned;
 	uint32_t *marks; /* [pages] scratch of pinned.c, by page; `mark` is in use */
 	uint32_t mark;
-	struct request *misfit; /* the oldest that found a slot, and not all that it needs */
-	struct request *head;   /* a misfit that was passed so often that no request passes it */
-	struct request *heir;   /* requests were preempted for it: what they give back is kept for it ... */
-	uint64_t heir_step, heir_turn; /* ... up to an admission turn after this one when this step has completed */
+	struct request *blocked; /* the oldest one that found a slot, but not all slots and pages that it needs */
+	struct request *head;   /* a blocked request that was passed so often that none may pass it now */
+	struct request *reserved_for;   /* requests were preempted for it; what they release is reserved for it ... */
+	uint64_t reserved_step, reserved_turn; /* ... up to an admission turn after this one when this step has completed */
 	uint64_t follow_last_step; /* when the first request that waits for another's tokens has waited for long enough;
 	                              0: none does */
 	uint32_t (*copies)[2]; /* [max_requests] pages to copy ahead of the next step */

@@ -31,7 +31,7 @@ struct accounting {
 	uint64_t n_turns;       /* of admission */
 	struct engine_buffer *closing; /* buffers that a request or a launched step may still name */
 	struct request *ending;        /* ENDING requests of all sessions */
-	bool admit;                    /* something changed that waiting requests may wait for */
+	bool admit;                    /* a change may let a waiting request start */
 	bool draining, lost;
 	uint64_t pass; /* admission passes */
 	uint64_t n_submitted;         /* the order of the last request */

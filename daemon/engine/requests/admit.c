@@ -10,11 +10,11 @@
  * Turns: the session whose turn it is (share.h) starts one generate request; ADMIT_COST bounds a session's
  * turn. Batch requests that would be spare (class.h) have their turns when nothing else can start.
  *
- * A request that finds a slot, but not all pages or slots that it needs, is a misfit: others pass it. The
- * model's oldest misfit becomes its head when ADMIT_PASSES later ones have passed it. Nothing else of the model
- * starts then, and generate requests are preempted, the youngest first, until the head fits; those before it
- * only after they gained a token since their start: so they end, too. Of a request that would be spare only batch
- * requests count that pass it.
+ * A request that finds a slot, but not all slots and pages that it needs, is blocked: later requests pass it.
+ * When ADMIT_PASSES requests have passed the model's oldest blocked request, it becomes the model's head.
+ * Then no other request of the model starts, and generate requests are preempted, the youngest first, until
+ * the head fits. Requests older than the head are preempted only if they have gained a token since they
+ * started, so that they end, too. Of a request that would be spare only batch requests count that pass it.
  */
 #include "daemon/engine/requests/admit.h"
 
@@ -29,13 +29,13 @@
 #include "daemon/engine/requests/reclaim.h"
 #include "daemon/engine/requests/sequence_calls.h"
 
-#define ADMIT_PASSES 32   /* requests that may pass one which does not fit */
-#define ADMIT_COST 1024   /* of a session in a turn: requests, their rows, and tokens to copy or compare ... */
-#define ADMIT_COPIED 64   /* ... so many of which cost as much as a request */
+#define ADMIT_PASSES 32   /* requests that may pass a blocked one */
+#define ADMIT_COST 1024   /* of a session's turn, in requests, rows, and tokens to copy or compare: */
+#define ADMIT_COPIED 64   /* so many tokens cost as much as one request */
 
-enum admit_outcome { STARTED, BLOCKED }; /* STARTED: or ended; it waits no more */
+enum admit_outcome { STARTED, BLOCKED }; /* STARTED: or ended; it no longer waits */
 
-/* Refuse the request: it does not wait any more. */
+/* Refuse the request; it no longer waits. */
 static enum admit_outcome admit_fail(struct request *request, int status, struct msg_detail d)
 {
 	finish_request(request, status,
@@ -54,7 +54,7 @@ static uint32_t admit_pages_in_all(const struct runner *runner, uint32_t n_token
 	return (n_tokens - 1) / runner->limits->page_tokens + 1;
 }
 
-/* The request's look takes or compares so many tokens. */
+/* Charge the session's turn for n_tokens that are copied or compared. */
 static void admit_copies(struct engine_session *session, uint32_t n_tokens)
 {
 	session->cost += n_tokens / ADMIT_COPIED;
@@ -71,18 +71,18 @@ static bool admit_may_take_prefix(const struct sequence *sequence, const struct 
 static void admit_start(struct request *request)
 {
 	struct slots *slots = &request->runner->slots;
-	struct request *misfit;
+	struct request *blocked;
 
 	engine_session_wait_remove(request->session, request);
 	request->state = REQUEST_RUNNING;
 	request->n_passed = 0;
-	misfit = slots->misfit;
-	if (!misfit || misfit->order > request->order ||
-		(class_is_spare(misfit) && request->class != MIMEO_CLASS_BATCH))
+	blocked = slots->blocked;
+	if (!blocked || blocked->order > request->order ||
+		(class_is_spare(blocked) && request->class != MIMEO_CLASS_BATCH))
 		return;
-	if (++misfit->n_passed < ADMIT_PASSES || slots->head)
+	if (++blocked->n_passed < ADMIT_PASSES || slots->head)
 		return;
-	slots->head = misfit;
+	slots->head = blocked;
 	request->session->accounting->admit = true;
 }
 
@@ -94,8 +94,8 @@ static void admit_append(struct sequence *sequence, const struct request_row *ro
 	sequence->n_tokens += row->n_tokens;
 }
 
-/* Run a row on its sequence, with pages for n_total tokens: they were counted as free, and this thread alone
- * takes any. */
+/* Run a row on its sequence, with pages for n_total tokens: this cannot fail, because they were counted as
+ * free and only this thread takes pages. */
 static void admit_run(struct request *request, uint32_t i, struct sequence *sequence, uint32_t n_total)
 {
 	int rc;
@@ -118,12 +118,12 @@ static enum admit_outcome admit_wait(struct request *request)
 	/* Where no slot is free nothing passes it: it is its session's turn later. */
 	if (!slots->n_free)
 		return BLOCKED;
-	if (!slots->misfit || admit_is_older(request, slots->misfit))
-		slots->misfit = request;
+	if (!slots->blocked || admit_is_older(request, slots->blocked))
+		slots->blocked = request;
 	return BLOCKED;
 }
 
-/* It waits for what may never return: it does not delay others. */
+/* The request waits for something that may never be released, so it must not delay others. */
 static enum admit_outcome admit_wait_beside(struct request *request)
 {
 	engine_session_wait_beside(request);
@@ -131,28 +131,28 @@ static enum admit_outcome admit_wait_beside(struct request *request)
 	return BLOCKED;
 }
 
-/* Does another request keep what is free? */
+/* Are the free slots and pages reserved for another request? */
 static bool admit_is_passed_over(const struct request *request)
 {
 	const struct slots *slots = &request->runner->slots;
 
-	return (slots->head && slots->head != request) || (slots->heir && slots->heir != request);
+	return (slots->head && slots->head != request) || (slots->reserved_for && slots->reserved_for != request);
 }
 
-/* What was preempted for a request returns with the launched steps; a session whose turn comes before would
- * take it. */
-static void admit_inherit(struct request *request, bool preempted)
+/* Slots and pages that are preempted become free when the launched steps complete. They are reserved for the
+ * request: otherwise a session with an earlier turn would take them. */
+static void admit_reserve(struct request *request, bool preempted)
 {
 	struct slots *slots = &request->runner->slots;
 
 	if (!preempted)
 		return;
-	slots->heir = request;
-	slots->heir_step = request->runner->launched;
-	slots->heir_turn = request->session->accounting->n_turns;
+	slots->reserved_for = request;
+	slots->reserved_step = request->runner->launched;
+	slots->reserved_turn = request->session->accounting->n_turns;
 }
 
-/* Slots for the request, preempted if need be. */
+/* Get slots for the request, by preemption if necessary. */
 static bool admit_has_slots(struct request *request, uint32_t n_slots)
 {
 	struct runner *runner = request->runner;
@@ -161,12 +161,12 @@ static bool admit_has_slots(struct request *request, uint32_t n_slots)
 		return true;
 	if (runner->slots.head == request)
 		return reclaim_slots(runner, n_slots);
-	admit_inherit(request, reclaim_slots_of_others(runner, n_slots, request));
+	admit_reserve(request, reclaim_slots_of_others(runner, n_slots, request));
 	return false;
 }
 
-/* Slots and pages for the request, of whose sequences `claim` is the mark: evicted where that suffices,
- * preempted for the model's head. */
+/* Get slots and pages for the request, whose sequences are marked with `claim`: by eviction if that suffices,
+ * for the model's head also by preemption. */
 static bool admit_make_free(struct request *request, uint32_t n_slots, uint32_t n_pages, uint64_t claim)
 {
 	struct runner *runner = request->runner;
@@ -177,13 +177,13 @@ static bool admit_make_free(struct request *request, uint32_t n_slots, uint32_t 
 	if (kv_pages_free(runner->kv) >= n_pages || reclaim_pages(runner, n_pages, claim, head))
 		return true;
 	if (!head)
-		admit_inherit(request, reclaim_pages_of_others(runner, n_pages, request));
+		admit_reserve(request, reclaim_pages_of_others(runner, n_pages, request));
 	return false;
 }
 
 /* ---- generate ---- */
 
-/* How many tokens it may generate; STARTED: refused. */
+/* Set how many tokens the request may generate. STARTED: it was refused. */
 static enum admit_outcome admit_limit(struct request *request, const struct sequence *sequence)
 {
 	const struct runner *runner = request->runner;
@@ -240,8 +240,8 @@ static enum admit_outcome admit_check_generate(struct request *request, struct s
 	return charge_generate(request, sequence, &refusal) ? BLOCKED : admit_fail(request, MIMEO_E_QUOTA, refusal);
 }
 
-/* Where the tokens end that the request starts with pages for: those that it has, the first that it generates,
- * and drafts behind that one, which the draft model writes with the prompt. */
+/* The length for which the request gets pages when it starts: its tokens, the first generated one, and the
+ * draft tokens after that, whose keys the draft model writes together with the prompt's. */
 static uint32_t admit_first_end(const struct request *request, const struct sequence *sequence)
 {
 	const uint32_t n_left = request->max_tokens - request->n_generated;
@@ -251,7 +251,7 @@ static uint32_t admit_first_end(const struct request *request, const struct sequ
 	return sequence->n_tokens + (n_behind < n_left ? n_behind : n_left);
 }
 
-/* Slot and pages, if there are any; the sequence has the request's tokens. */
+/* Take a slot and pages, if available. The sequence already has the request's tokens. */
 static enum admit_outcome admit_place_generate(struct request *request, struct sequence *sequence)
 {
 	const uint32_t n_total = admit_first_end(request, sequence);
@@ -327,7 +327,7 @@ static enum admit_outcome admit_generate(struct request *request)
 
 /* ---- step ---- */
 
-/* STARTED: refused, for what is wrong with its rows. BLOCKED: nothing is. */
+/* Check the rows of a step. STARTED: it was refused. BLOCKED: they are valid. */
 static enum admit_outcome admit_check_rows(struct request *request)
 {
 	struct engine_session *session = request->session;
@@ -531,7 +531,7 @@ static void admit_claim_all(struct request *request, uint64_t pass)
 		admit_claim(admit_row_sequence(request, i), pass);
 }
 
-/* What a look at the request costs, without what admit_copies adds. */
+/* The cost of examining the request, without the tokens that admit_copies counts. */
 static uint32_t admit_cost(const struct request *request)
 {
 	return request->op == RING_OP_STEP ? 1 + request->n_rows : 1;
@@ -567,7 +567,7 @@ static bool admit_class(struct engine_session *session, uint32_t class, bool spa
 		if (request->op == RING_OP_GENERATE)
 			return true;
 	}
-	/* The rest comes in the engine's next turn. */
+	/* The rest is examined in the engine's next turn. */
 	accounting->admit |= request && session->started;
 	return false;
 }
@@ -589,8 +589,8 @@ static bool admit_session(struct engine_session *session, bool spare)
 	return false;
 }
 
-/* A session that has its part of the slots comes behind those that have less: they would take it back. Of a user's
- * sessions one with an interactive request comes first. */
+/* Sessions that have their entitlement of slots come after those below it, which would preempt them at once.
+ * Of a user's sessions one with an interactive request comes first. */
 static bool admit_is_before(
 	const struct accounting *accounting, const struct engine_session *a, const struct engine_session *b)
 {
@@ -645,16 +645,16 @@ static bool admit_turns(struct accounting *accounting, bool spare)
 	return any;
 }
 
-/* An heir that has had its turn since its part came back keeps nothing from others. */
+/* Drop a reservation whose request has had a turn since the reserved slots and pages became free. */
 static void admit_disinherit(struct accounting *accounting)
 {
 	for (uint32_t i = 0; i < accounting->n_runners; i++) {
 		struct runner *runner = &accounting->runners[i];
 
-		if (!runner->slots.heir || runner->completed < runner->slots.heir_step ||
-			runner->slots.heir_turn == accounting->n_turns)
+		if (!runner->slots.reserved_for || runner->completed < runner->slots.reserved_step ||
+			runner->slots.reserved_turn == accounting->n_turns)
 			continue;
-		runner->slots.heir = NULL;
+		runner->slots.reserved_for = NULL;
 		accounting->admit = true;
 	}
 }

@@ -52,7 +52,7 @@ static void engine_session_carve(struct engine_session *session, struct arena *a
 	}
 }
 
-/* Set the limits of a session; *ret: what it takes. */
+/* Set the limits of a session; *ret: the bytes that it needs. */
 static void engine_session_measure(struct engine_session *session, const struct accounting *accounting,
 	uint32_t entries, uint64_t arena_bytes, struct arena *ret)
 {
@@ -141,15 +141,15 @@ void engine_session_wait_beside(struct request *request)
 {
 	struct slots *slots = request->runner ? &request->runner->slots : NULL;
 
-	if (slots && slots->misfit == request)
-		slots->misfit = NULL;
-	if (slots && slots->heir == request) {
-		slots->heir = NULL;
+	if (slots && slots->blocked == request)
+		slots->blocked = NULL;
+	if (slots && slots->reserved_for == request) {
+		slots->reserved_for = NULL;
 		request->session->accounting->admit = true;
 	}
 	if (slots && slots->head == request) {
 		slots->head = NULL;
-		request->session->accounting->admit = true; /* those that it delayed look once more */
+		request->session->accounting->admit = true; /* requests that it delayed are examined again */
 	}
 }
 

@@ -75,7 +75,7 @@ static bool follow_may_wait(const struct request *request)
 {
 	const struct slots *slots = &request->runner->slots;
 
-	return !request->started && slots->head != request && slots->heir != request && slots->misfit != request;
+	return !request->started && slots->head != request && slots->reserved_for != request && slots->blocked != request;
 }
 
 bool follow_begin(struct request *request, const struct sequence *sequence, uint32_t n_cached, uint32_t *ret_compared)

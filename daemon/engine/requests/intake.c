@@ -221,7 +221,8 @@ static void intake_drafts(struct request *request, uint32_t wanted, bool determi
 	uint32_t n = request->runner->options.n_drafts;
 
 	_Static_assert(MIMEO_DRAFT_MAX == SPECULATE_MAX, "drafts");
-	/* What is sampled behind a draft token depends on where that one was drawn, and a preemption moves it. */
+	/* The token sampled after a draft token depends on the step in which that was drawn, and a preemption
+	 * changes the step. */
 	if (wanted == MIMEO_DRAFT_NONE || (deterministic && request->sampling.temperature > 0))
 		n = 0;
 	request->n_drafts = wanted && wanted < n ? wanted : n;
@@ -474,7 +475,7 @@ static bool intake_is_new_work(unsigned op)
 	return op == RING_OP_GENERATE || op == RING_OP_STEP || op == RING_OP_OPEN || op == RING_OP_FORK;
 }
 
-/* Take space in the pool for the payload. False if the entry is to wait for some. */
+/* Take space in the pool for the payload. False: the entry has to wait for space. */
 static bool intake_take_payload(struct engine_session *session, const struct ring_sqe *sqe, struct request *request)
 {
 	if (sqe->op != RING_OP_GENERATE && sqe->op != RING_OP_STEP)

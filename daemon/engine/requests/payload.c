@@ -9,7 +9,7 @@
 #include "ipc/msg.h"
 
 #define PAYLOAD_ALIGN 4u
-#define PAYLOAD_GAPS_MAX 64u /* looked at for one payload, whatever a client does */
+#define PAYLOAD_GAPS_MAX 64u /* gaps examined for one payload, at most */
 
 uint32_t payload_pool_bytes(uint32_t n_requests, uint32_t max_rows, uint32_t max_seq_len,
 	uint32_t adjust_bytes, uint64_t arena_bytes)

@@ -37,7 +37,7 @@ uint32_t payload_pool_bytes(uint32_t n_requests, uint32_t max_rows, uint32_t max
 	uint32_t adjust_bytes, uint64_t arena_bytes);
 /* Take memory for a payload of so many bytes. False if no gap among those looked at fits it. */
 bool payload_take(struct payload_pool *pool, struct payload *payload, uint32_t bytes);
-/* Give the memory back, if it has any. */
+/* Release the memory, if any. */
 void payload_release(struct payload_pool *pool, struct payload *payload);
 
 #endif

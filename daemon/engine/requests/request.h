@@ -61,9 +61,9 @@ struct request {
 	struct deadlines deadlines;
 	uint32_t entry;            /* its index in the submission ring */
 	uint64_t order;            /* of submission, over all sessions; from 1 */
-	uint32_t n_passed;         /* requests submitted later that started while it was the model's misfit */
+	uint32_t n_passed;         /* later requests that started while it was the model's oldest blocked request */
 	bool started;              /* it has run: a preempted request waits with tokens in its sequence */
-	bool preempted;            /* it was: tokens are computed once more */
+	bool preempted;            /* it was preempted: its tokens are computed again */
 	bool own_mask;             /* its mask is not the model's default */
 	uint32_t n_promised;       /* pages that it may pin (pinned.h) in addition to those that it has pinned */
 	struct {

@@ -112,7 +112,7 @@ static void sequence_close(struct sequence *sequence)
 		&session->accounting->stats->n_sequences, 1, memory_order_relaxed);
 }
 
-/* All pages, which no launched step names. */
+/* Release all pages; no launched step names them. */
 static void sequence_release_pages(struct sequence *sequence)
 {
 	const int64_t n = sequence->table.n_pages;
@@ -125,7 +125,7 @@ static void sequence_release_pages(struct sequence *sequence)
 	sequence_count_pages(sequence, -n);
 }
 
-/* The tokens stay, to be computed once more. */
+/* The tokens stay and are computed again later. */
 static void sequence_drop_pages(struct sequence *sequence)
 {
 	sequence_release_pages(sequence);
@@ -195,8 +195,8 @@ void sequence_step_back(struct sequence *sequence)
 
 /* ---- prefix cache ---- */
 
-/* Tokens come from requests of the kernel's peer uid, never of what a client says. A sequence whose keys the
- * draft model has, too, shares with such alone. */
+/* Which sequences may share pages: those of one user, by the uid that the kernel reports. Sequences that the
+ * draft model has seen share pages only with each other. */
 static uint64_t sequence_salt(const struct sequence *sequence, bool drafts)
 {
 	const bool all = sequence->runner->limits->prefix_sharing == ENGINE_PREFIX_ALL;
@@ -404,7 +404,7 @@ static void sequence_release(struct sequence *sequence)
 	}
 	if (sequence->open)
 		sequence_join_idle(sequence);
-	/* Pages of tokens that were never taken go back; what was computed for these does not count. */
+	/* Release the pages of tokens that were computed and not kept. */
 	if (sequence->forget || sequence->ephemeral)
 		sequence_forget(sequence);
 	else

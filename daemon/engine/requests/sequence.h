@@ -75,14 +75,15 @@ void sequence_open(struct sequence *sequence);
 /* Open a child with the parent's tokens and pages, which they share until either writes; the parent is IDLE,
  * the child not open. 0, or kv_fork's answer with nothing changed. */
 int sequence_fork(struct sequence *child, const struct sequence *parent);
-/* Where the tokens begin that the sequence's request brought. Earlier ones may not all be computed. */
+/* Position of the first token that the sequence's request appended. Earlier tokens may still have to be
+ * computed. */
 uint32_t sequence_request_start(const struct sequence *sequence);
-/* How many tokens from there on see one another in both directions. */
+/* How many tokens from that position on attend to each other in both directions. */
 uint32_t sequence_prefix(const struct sequence *sequence);
-/* Tokens that it may have when its request ends. */
+/* The longest that it can be when its request ends. */
 uint32_t sequence_limit(const struct sequence *sequence);
-/* Have pages for n_total tokens; copies of shared pages are queued ahead of the next step. 0, or
- * -ENOSPC with nothing changed. */
+/* Take pages for n_total tokens; copies of shared pages are queued ahead of the next step. 0, or -ENOSPC and
+ * nothing changes. */
 int sequence_extend(struct sequence *sequence, uint32_t n_total);
 /* Take a slot for a row of the request; one must be free. */
 void sequence_run(struct sequence *sequence, struct request *request, uint32_t row);
@@ -94,10 +95,10 @@ uint64_t sequence_salt_of(const struct sequence *sequence, const struct request 
  * token is left to be computed. For a request whose tokens may be shared: sequence_shares. Returns how many
  * tokens these are. */
 uint32_t sequence_take_prefix(struct sequence *sequence, bool drafts);
-/* Give them back: the request does not start so far. */
+/* Release these pages: the request cannot start now. */
 void sequence_drop_prefix(struct sequence *sequence);
-/* May what the request computes of the sequence be shared? Not what came as embeddings or depends on a mask
- * that the prefix cache does not know. */
+/* May the pages that the request computes be shared? Not if tokens came as embeddings, or under a mask that
+ * the prefix cache does not know. */
 bool sequence_shares(const struct sequence *sequence, const struct request *request);
 /* Does the request leave sequences whose keys cannot be computed from their tokens: embeddings, a mask of its own? */
 bool sequence_request_fixes(const struct request *request);
@@ -105,17 +106,17 @@ bool sequence_request_fixes(const struct request *request);
 bool sequence_pins(const struct sequence *sequence, const struct request *request);
 /* Its whole pages that are computed may be found by others from now on. */
 void sequence_share(struct sequence *sequence);
-/* Can its request be preempted: is all that it computed computable once more? */
+/* Can its request be preempted, because everything that it computed can be computed again? */
 bool sequence_is_preemptible(const struct sequence *sequence);
-/* Its generate request waits once more, as soon as no launched step names the slot. */
+/* Preempt it: its generate request waits again as soon as no launched step names the slot. */
 void sequence_preempt(struct sequence *sequence);
-/* Give the pages of a sequence in slots.idle back; its tokens stay. */
+/* Release the pages of a sequence in slots.idle; its tokens stay. */
 void sequence_evict(struct sequence *sequence);
 /* Have the last token of an IDLE sequence computed once more; it has tokens, and is not fixed. */
 void sequence_step_back(struct sequence *sequence);
 /* Keep n_tokens of an IDLE sequence, and the pages that these need. */
 void sequence_truncate(struct sequence *sequence, uint32_t n_tokens);
-/* Give an IDLE sequence's pages back, forget its history, close it. */
+/* Release an IDLE sequence's pages, forget its history and close it. */
 void sequence_forget(struct sequence *sequence);
 /* After runner.completed has grown: sequences whose last step has completed. */
 void sequence_release_all(struct runner *runner);

@@ -70,7 +70,7 @@ struct mimeo_config {
 	uint32_t reserved;           /* 0 */
 	char *message; /* [message_size] where mimeo_connect writes one sentence that says why it
 			  failed, with the daemon's own words if it refused; NULL: nowhere */
-	size_t message_size; /* bytes, the terminator counted in; 256 suffice */
+	size_t message_size; /* bytes with the terminator; 256 suffice */
 };
 
 #define MIMEO_SPIN_DEFAULT UINT32_MAX
@@ -171,8 +171,8 @@ MIMEO_PUBLIC int mimeo_buffer_alloc(
  */
 MIMEO_PUBLIC int mimeo_buffer_import(
 	struct mimeo *m, const struct mimeo_handle *handle, uint32_t *ret_buffer);
-/* The handle of a buffer that was allocated here, for this or another process to map, into one that
- * MIMEO_HANDLE_INIT began. Its fd is the connection's, open until the buffer is closed. 0, or
+/* Store the handle of an allocated buffer, which this or another process can map, in *ret_handle, which
+ * MIMEO_HANDLE_INIT has initialised. Its fd is the connection's, open until the buffer is closed. 0, or
  * UNKNOWN_BUFFER (an imported one too), INVALID. */
 MIMEO_PUBLIC int mimeo_buffer_handle(
 	struct mimeo *m, uint32_t buffer, struct mimeo_handle *ret_handle);
@@ -237,8 +237,7 @@ struct mimeo_generate {
 struct mimeo_step_row {
 	uint32_t sequence;     /* an open sequence of the step's model; once per step */
 	uint32_t n_tokens;     /* 1 ... */
-	const int32_t *tokens; /* [n_tokens] to append; copied by the prepare call; may be NULL if
-	                          the step brings embeddings, and is without meaning then */
+	const int32_t *tokens; /* [n_tokens] to append, copied; ignored, may be NULL, with embeddings */
 };
 
 struct mimeo_step {
@@ -292,8 +291,8 @@ MIMEO_PUBLIC int mimeo_request_prep_generate(
 	struct mimeo_request *request, const struct mimeo_generate *generate);
 MIMEO_PUBLIC int mimeo_request_prep_step(
 	struct mimeo_request *request, const struct mimeo_step *step);
-/* A cancel, as mimeo_cancel, that is a request itself: in order with others, and with an event that tells when it
- * was done, with status 0, or UNKNOWN_REQUEST if the other had ended already. */
+/* A cancel that is itself a request: it is processed in order with other requests, and has an event with
+ * status 0, or UNKNOWN_REQUEST if the request had already ended. */
 MIMEO_PUBLIC int mimeo_request_prep_cancel(struct mimeo_request *request, uint64_t request_id);
 /* Why the last prepare call refused this request: one sentence with the value ("top_p is 1.5: it must be
  * from 0 to 1"); "" if that call accepted it or was for another request. Valid until the connection's
@@ -328,12 +327,12 @@ MIMEO_PUBLIC int mimeo_fence_wait(
  * if the daemon sleeps. */
 MIMEO_PUBLIC int mimeo_submit(struct mimeo *m);
 
-/* Cancel the request with that id, which was submitted. Takes effect at once, ahead of what is prepared, and also
- * where all requests are in use or events wait to be taken. It has no event: the request's final event has status
- * CANCELLED, its tokens so far and, for a generate request, finish CANCELLED; or how it ended if that was first.
- * Cancelling twice is harmless. Never blocks or allocates; makes a system call only if the daemon sleeps. 0, or
- * UNKNOWN_REQUEST (its final event was marked as seen), INVALID (not submitted yet: put it back; or an id that
- * no request can have), GONE. */
+/* Cancel the request with that id, which was submitted. Takes effect at once, ahead of what is prepared, and
+ * also where all requests are in use or events wait to be taken. It has no event: the request's final event
+ * has status CANCELLED, its tokens so far and, for a generate request, finish CANCELLED; or how it ended, if
+ * it ended before the cancel. Cancelling twice is harmless. Never blocks or allocates; makes a system call
+ * only if the daemon sleeps. 0, or UNKNOWN_REQUEST (its final event was marked as seen), INVALID (not
+ * submitted yet: put it back; or an id that no request can have), GONE. */
 MIMEO_PUBLIC int mimeo_cancel(struct mimeo *m, uint64_t request_id);
 
 /* ---- events ---- */
