@@ -490,18 +490,19 @@ static int intake_check_payload(const struct engine_session *session, const stru
 	struct refusal *refusal)
 {
 	const struct accounting *accounting = session->accounting;
-	const uint64_t pool = session->payloads.bytes;
 	const uint64_t longest = (uint64_t)accounting->max_seq_len * (sizeof(int32_t) + sizeof(uint64_t)) +
 		accounting->adjust_bytes;
-	const uint64_t step = longest > PAYLOAD_BYTES_MAX ? longest : PAYLOAD_BYTES_MAX;
+	uint64_t most = longest;
 
-	if (sqe->op == RING_OP_GENERATE && sqe->payload_length > (longest < pool ? longest : pool))
-		return intake_refuse(refusal, MIMEO_E_TOO_LONG,
-			DETAIL(RING_DETAIL_LENGTH, sqe->payload_length / 4, accounting->max_seq_len));
-	if (sqe->op == RING_OP_STEP && sqe->payload_length > (step < pool ? step : pool))
-		return intake_refuse(refusal, MIMEO_E_TOO_LONG,
-			DETAIL(RING_DETAIL_PAYLOAD_MOST, sqe->payload_length, (int64_t)(step < pool ? step : pool)));
-	return 0;
+	if (sqe->op == RING_OP_STEP && most < PAYLOAD_BYTES_MAX)
+		most = PAYLOAD_BYTES_MAX;
+	if (sqe->payload_length <= most)
+		most = session->payloads.bytes;
+	if (sqe->payload_length <= most || (sqe->op != RING_OP_GENERATE && sqe->op != RING_OP_STEP))
+		return 0;
+	return intake_refuse(refusal, MIMEO_E_TOO_LONG, sqe->op == RING_OP_GENERATE ?
+		DETAIL(RING_DETAIL_LENGTH, sqe->payload_length / 4, accounting->max_seq_len) :
+		DETAIL(RING_DETAIL_PAYLOAD_MOST, sqe->payload_length, (int64_t)most));
 }
 
 int intake_request(struct engine_session *session, const struct ring_sqe *sqe, struct refusal *refusal)
