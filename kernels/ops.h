@@ -257,7 +257,7 @@ struct slot_update {
 	uint32_t flags; /* UPDATE_... */
 	struct slot_adjust adjust;
 	const struct token_bias *bias; /* [adjust.n_bias] tokens ascending, each once */
-	const uint32_t *allowed;       /* [token_words] if adjust.masked */
+	const uint32_t *allowed;       /* [TOKEN_WORDS] if adjust.masked */
 	const int32_t *tokens;         /* [n_tokens] to count, in the vocabulary */
 	uint32_t n_tokens;
 	uint32_t n_prompt;             /* leading ones that get COUNT_PROMPT; the others are output */

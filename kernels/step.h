@@ -95,17 +95,10 @@ struct slot_adjust {
 	int32_t ends[SLOT_ENDS_MAX];
 };
 
-/* 32-bit words of a token mask, bit i % 32 of word i / 32 being token i's. */
-static inline uint32_t token_words(uint32_t vocab_size)
-{
-	return vocab_size / 32 + (vocab_size % 32 != 0);
-}
-
-/* Entries between the slots of slot_counts. */
-static inline uint32_t counts_stride(uint32_t vocab_size)
-{
-	return 32 * token_words(vocab_size);
-}
+/* 32-bit words of a token mask, bit i % 32 of word i / 32 being token i's; and entries between the slots of
+ * slot_counts. Macros, because device code uses them, too. */
+#define TOKEN_WORDS(vocab_size) ((vocab_size) / 32u + ((vocab_size) % 32u != 0))
+#define COUNTS_STRIDE(vocab_size) (32u * TOKEN_WORDS(vocab_size))
 
 /* ---- the record ---- */
 
@@ -182,9 +175,9 @@ struct step_inputs {
 	/* For the adjustment of logits and for log-probabilities; all NULL: rows have neither. Those of
 	 * slots are written by update_slots, and the counts by sample and verify, too. */
 	struct slot_adjust *slot_adjust; /* [max_slots] */
-	uint16_t *slot_counts;           /* [max_slots, counts_stride] the tokens up to the last sampled one */
+	uint16_t *slot_counts;           /* [max_slots, COUNTS_STRIDE] the tokens up to the last sampled one */
 	struct token_bias *slot_bias;    /* [max_slots, SLOT_BIAS_MAX] tokens ascending, each once */
-	uint32_t *slot_allowed;          /* [max_slots, token_words] */
+	uint32_t *slot_allowed;          /* [max_slots, TOKEN_WORDS] */
 	struct token_logprob *row_logprobs; /* [max_rows, 1 + max_drafts, LOGPROBS_WIDTH] a token of the row,
 	                                       then the likeliest in its place, in falling order */
 };

@@ -59,9 +59,9 @@ static void inputs_carve_adjustment(struct inputs *inputs, struct arena *arena)
 	struct step_inputs *p = &inputs->persistent;
 
 	TAKE(arena, l->max_slots, p->slot_adjust);
-	TAKE(arena, (size_t)l->max_slots * counts_stride(l->vocab_size), p->slot_counts);
+	TAKE(arena, (size_t)l->max_slots * COUNTS_STRIDE(l->vocab_size), p->slot_counts);
 	TAKE(arena, (size_t)l->max_slots * SLOT_BIAS_MAX, p->slot_bias);
-	TAKE(arena, (size_t)l->max_slots * token_words(l->vocab_size), p->slot_allowed);
+	TAKE(arena, (size_t)l->max_slots * TOKEN_WORDS(l->vocab_size), p->slot_allowed);
 	TAKE(arena, (size_t)l->max_rows * (1 + l->max_drafts) * LOGPROBS_WIDTH, p->row_logprobs);
 }
 
@@ -101,7 +101,7 @@ static void inputs_carve_updates(struct inputs *inputs, struct inputs_slot *slot
 
 	TAKE(arena, l->max_rows, slot->updates);
 	TAKE(arena, INPUTS_UPDATE_BIASES, slot->biases);
-	TAKE(arena, (size_t)l->max_rows * token_words(l->vocab_size), slot->allowed);
+	TAKE(arena, (size_t)l->max_rows * TOKEN_WORDS(l->vocab_size), slot->allowed);
 	TAKE(arena, INPUTS_UPDATE_TOKENS, slot->counted);
 }
 
@@ -308,7 +308,7 @@ bool inputs_can_update(const struct inputs_slot *slot, uint32_t n_biases)
 void inputs_add_update(struct inputs_slot *slot, const struct slot_update *update)
 {
 	const uint32_t n_biases = update->flags & UPDATE_SET ? update->adjust.n_bias : 0;
-	const uint32_t words = token_words(slot->limits->vocab_size);
+	const uint32_t words = TOKEN_WORDS(slot->limits->vocab_size);
 	struct slot_update *own = &slot->updates[slot->n_updates];
 
 	assert(inputs_can_update(slot, n_biases) && !update->n_tokens);

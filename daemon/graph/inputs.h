@@ -48,7 +48,7 @@ struct inputs_slot {
 	bool has_logprobs;        /* one has log-probabilities */
 	struct slot_update *updates; /* [max_rows] */
 	struct token_bias *biases;   /* [INPUTS_UPDATE_BIASES] of them */
-	uint32_t *allowed;           /* [max_rows, token_words] of them */
+	uint32_t *allowed;           /* [max_rows, TOKEN_WORDS] of them */
 	int32_t *counted;            /* [INPUTS_UPDATE_TOKENS] of them */
 	uint32_t n_updates, n_biases, n_allowed, n_counted;
 	int32_t *sampled;         /* [max_rows, 1 + max_drafts], written by the outbox */
@@ -88,9 +88,9 @@ struct inputs {
 static inline uint64_t inputs_adjustment(const struct inputs_limits *limits)
 {
 	return (uint64_t)limits->max_slots *
-		(sizeof(struct slot_adjust) + counts_stride(limits->vocab_size) * sizeof(uint16_t) +
+		(sizeof(struct slot_adjust) + COUNTS_STRIDE(limits->vocab_size) * sizeof(uint16_t) +
 			SLOT_BIAS_MAX * sizeof(struct token_bias) +
-			token_words(limits->vocab_size) * sizeof(uint32_t));
+			TOKEN_WORDS(limits->vocab_size) * sizeof(uint32_t));
 }
 
 /* Bytes of slot_draft_logits; for limits that inputs_measure accepts. */

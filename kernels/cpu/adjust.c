@@ -19,7 +19,7 @@ struct adjustment {
 	const struct slot_adjust *slot;
 	const struct token_bias *bias; /* [slot.n_bias] */
 	const uint16_t *counts;        /* [vocab] */
-	const uint32_t *allowed;       /* [token_words] */
+	const uint32_t *allowed;       /* [TOKEN_WORDS] */
 	const int32_t *drafts;         /* [n_drafts] ahead of it */
 	uint32_t n_drafts;
 	uint64_t position;             /* of the token that they give */
@@ -33,8 +33,8 @@ static struct adjustment adjust_of_slot(const struct step_inputs *in, int32_t sl
 		.in = in,
 		.slot = &in->slot_adjust[slot],
 		.bias = in->slot_bias + (size_t)slot * SLOT_BIAS_MAX,
-		.counts = in->slot_counts + (size_t)slot * counts_stride(in->vocab_size),
-		.allowed = in->slot_allowed + (size_t)slot * token_words(in->vocab_size),
+		.counts = in->slot_counts + (size_t)slot * COUNTS_STRIDE(in->vocab_size),
+		.allowed = in->slot_allowed + (size_t)slot * TOKEN_WORDS(in->vocab_size),
 		.vocab = in->vocab_size,
 	};
 }
@@ -259,7 +259,7 @@ void adjust_settle(const struct step_inputs *in, uint32_t r, uint32_t i, const f
 			token < 0 ? NAN : adjust_logprob_of(&a, entries, logits, token, flags & ROW_ADJUST)};
 	}
 	if (flags & ROW_COUNT && token >= 0) {
-		uint16_t *count = in->slot_counts + (size_t)slot * counts_stride(in->vocab_size) + token;
+		uint16_t *count = in->slot_counts + (size_t)slot * COUNTS_STRIDE(in->vocab_size) + token;
 
 		*count = (uint16_t)adjust_count_one(*count);
 	}
@@ -269,7 +269,7 @@ void adjust_settle(const struct step_inputs *in, uint32_t r, uint32_t i, const f
 
 static void update_slots_count(const struct step_inputs *in, const struct slot_update *u)
 {
-	uint16_t *counts = in->slot_counts + (size_t)u->slot * counts_stride(in->vocab_size);
+	uint16_t *counts = in->slot_counts + (size_t)u->slot * COUNTS_STRIDE(in->vocab_size);
 
 	for (uint32_t i = 0; i < u->n_tokens; i++) {
 		uint16_t *count = counts + clamp_id(in, u->tokens[i]);
@@ -282,7 +282,7 @@ static void update_slots_run(const void *args, void *workspace)
 {
 	const struct op_update_slots *a = args;
 	const struct step_inputs *in = &a->inputs;
-	const uint32_t stride = counts_stride(in->vocab_size), words = token_words(in->vocab_size);
+	const uint32_t stride = COUNTS_STRIDE(in->vocab_size), words = TOKEN_WORDS(in->vocab_size);
 
 	for (uint32_t i = 0; i < a->n; i++) {
 		const struct slot_update *u = &a->updates[i];

@@ -17,6 +17,7 @@
  * rows.
  */
 
+#include "kernels/cuda/adjust.cuh"
 #include "kernels/cuda/sample_filter.cuh"
 
 enum { SPREAD = 264, MIN_PART = 4 * SAMPLE_THREADS };
@@ -65,6 +66,7 @@ __device__ static void finish(const struct op_sample &a, uint32_t r, int32_t tok
 		return;
 	a.sampled[r] = token;
 	a.inputs.slot_last_token[a.inputs.row_slot[r]] = max(token, 0);
+	settle(a.inputs, r, 0, a.logits + (size_t)r * a.vocab, token);
 }
 
 /* This block's part of the row; the last block to finish merges all. */

@@ -13,6 +13,7 @@
  * greedy row reads no draft's logits.
  */
 
+#include "kernels/cuda/adjust.cuh"
 #include "kernels/cuda/sample_team.cuh"
 
 struct team_verification {
@@ -342,6 +343,8 @@ __device__ static uint32_t verify_row(const struct op_verify &a, const struct te
 	if (!writes)
 		return 0;
 	n = last < 0 ? 1 : 1 + n_held;
+	for (uint32_t i = 0; i < n; i++)
+		settle(in, r, i, v.logits + (size_t)i * a.vocab, last < 0 ? -1 : sampled[i]);
 	if (verifies)
 		move_slot(in, slot, length, n, last);
 	else

@@ -86,9 +86,9 @@ static inline void rig_take_adjustment(struct rig *rig)
 	const size_t n = in->max_slots;
 
 	RIG_TAKE(rig, n, in->slot_adjust);
-	RIG_TAKE(rig, n * counts_stride(in->vocab_size), in->slot_counts);
+	RIG_TAKE(rig, n * COUNTS_STRIDE(in->vocab_size), in->slot_counts);
 	RIG_TAKE(rig, n * SLOT_BIAS_MAX, in->slot_bias);
-	RIG_TAKE(rig, n * token_words(in->vocab_size), in->slot_allowed);
+	RIG_TAKE(rig, n * TOKEN_WORDS(in->vocab_size), in->slot_allowed);
 	RIG_TAKE(rig, (size_t)in->max_rows * (1 + in->max_drafts) * LOGPROBS_WIDTH, in->row_logprobs);
 }
 
@@ -310,7 +310,7 @@ static inline void rig_update(struct rig *rig, const struct slot_update *update)
 	struct buffer parts[] = {pinned_copy(update, sizeof(*update)),
 		pinned_copy(update->bias, update->flags & UPDATE_SET ? update->adjust.n_bias * sizeof(*update->bias) : 0),
 		pinned_copy(update->allowed, update->flags & UPDATE_SET && update->adjust.masked
-			? token_words(rig->in.vocab_size) * sizeof(*update->allowed) : 0),
+			? TOKEN_WORDS(rig->in.vocab_size) * sizeof(*update->allowed) : 0),
 		pinned_copy(update->tokens, update->n_tokens * sizeof(*update->tokens))};
 	struct slot_update *own = parts[0].data;
 	struct op_update_slots a = {own, 1, rig->in};
@@ -331,7 +331,7 @@ static inline void rig_adjust(struct rig *rig, uint32_t n_rows)
 
 static inline uint16_t *counts_of(const struct rig *rig, int32_t slot)
 {
-	return rig->in.slot_counts + (size_t)slot * counts_stride(rig->in.vocab_size);
+	return rig->in.slot_counts + (size_t)slot * COUNTS_STRIDE(rig->in.vocab_size);
 }
 
 static inline const struct token_logprob *logprobs_of(const struct rig *rig, uint32_t row, uint32_t i)

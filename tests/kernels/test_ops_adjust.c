@@ -356,7 +356,7 @@ static void test_an_update_counts_prompt_and_output_apart(void **state)
 	struct rig rig;
 
 	set_up(&rig, 0);
-	memset(counts_of(&rig, SLOT - 1), 0x11, counts_stride(VOCAB) * 2);
+	memset(counts_of(&rig, SLOT - 1), 0x11, COUNTS_STRIDE(VOCAB) * 2);
 	rig_update(&rig, &u);
 	assert_int_equal(count_at(&rig, SLOT, 3), COUNT_PROMPT | 1);
 	assert_int_equal(count_at(&rig, SLOT, 8), COUNT_PROMPT | 2);
