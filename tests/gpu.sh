@@ -158,7 +158,7 @@ programs() # globs below the build folder
 
 ops_programs()
 {
-	programs 'kernels/test_cuda_*' 'attention/test_*cuda*' 'attention/test_flex*' 'attention/test_mla_*' \
+	programs 'kernels/test_cuda_*' 'kernels/test_ops_*' 'attention/test_*cuda*' 'attention/test_flex*' 'attention/test_mla_*' \
 		'attention/test_*latent*'
 }
 

@@ -100,10 +100,14 @@ void adjusted_assert_same(struct rig_client *plain, const struct adjusted *a, ui
 void adjusted_assert_logprobs(
 	const struct mimeo_logprob *entries, int32_t token, const float *logits, uint32_t n_top)
 {
-	/* The reference and the step may be batches of different shapes. */
-	const double tolerance = test_on_cuda() ? 0.15 : 2e-4;
 	const double log_sum = book_log_sum(logits, ADJUSTED_VOCAB);
+	double largest = 0, tolerance = 2e-4;
 
+	/* On a GPU, products of other numbers of rows differ. The model was not trained on texts such as these. */
+	for (uint32_t id = 0; id < ADJUSTED_VOCAB; id++)
+		largest = fmax(largest, fabs((double)logits[id]));
+	if (test_on_cuda())
+		tolerance = test_logits_tolerance(false) * largest;
 	assert_int_equal(entries[0].token, token);
 	if (fabs((double)entries[0].logprob - ((double)logits[token] - log_sum)) > tolerance)
 		fail_msg("token %d: %g, not %g", (int)token, (double)entries[0].logprob, (double)logits[token] - log_sum);

@@ -56,15 +56,15 @@ static void make_reference(void)
 
 static void assert_near(const float *have, const float *expected, size_t n, const char *what)
 {
-	/* Products of other numbers of rows may differ on a GPU. */
-	if (!test_same_logits(have, expected, n, true))
+	/* On a GPU, products of other numbers of rows differ. The model was not trained on texts such as these. */
+	if (!test_same_logits(have, expected, n, false))
 		fail_msg("%s differ", what);
 }
 
 /* As near as two attention backends come. */
 static void assert_close_to(const float *have, const float *expected, size_t n)
 {
-	const double tolerance = test_logits_tolerance(true);
+	const double tolerance = test_logits_tolerance(false);
 	double largest = 0;
 
 	for (size_t i = 0; i < n; i++)
