@@ -34,8 +34,8 @@ SHARE_TOKENS = {1: 1500, 2: 2900, 4: 5500, 8: 10500, 16: 18500, 32: 33000}
 DECODE_CONTEXT = 1024
 
 FIGURES = ("between_median_s", "median_s", "step_median_s", "seconds", "token_median_s",
-           "gap_mean_s", "full_s", "step_mean_s")
-FLOORS = ("floor_median_s", "floor_s", "floor_mean_s")
+           "gap_mean_s", "full_s", "step_mean_s", "beside_p99_s")
+FLOORS = ("floor_median_s", "floor_s", "floor_mean_s", "alone_p99_s")
 RATIOS = ("ratio", "ratio_median")
 LABELS = ("backend", "op", "part", "mode", "measure", "graph", "matrix", "processes", "batch",
           "query", "rows", "side", "context", "tokens", "draft_tokens")
@@ -122,6 +122,8 @@ def figure_text(row):
         text += f", {row['tokens_per_s']:.4g} tokens/s"
     if row.get("first_median_s"):
         text += f", first token {seconds(row['first_median_s'])} (P99 {seconds(row['first_p99_s'])})"
+    if row.get("tokens_ratio"):
+        text += f", tokens 1:{digits(row['tokens_ratio'])}"
     if row.get("against_none"):
         text += f", {row['against_none']:.3g} of that without"
     if row.get("break_s") is not None:
@@ -187,9 +189,21 @@ SECTIONS = [
      [("processes", "processes", plain), ("floor, tokens/s", "floor_tokens_per_s", count),
       ("tokens/s", "tokens_per_s", count), ("device memory", "device_used_bytes", gigabytes)]),
     ("load", "MIXED LOAD", "N processes with several requests in flight each, of random lengths.",
-     [("processes", "processes", plain), ("tokens/s", "tokens_per_s", count),
+     [("model", "model", plain), ("processes", "processes", plain), ("in flight", "in_flight", plain),
+      ("tokens/s", "tokens_per_s", count),
       ("first token", "first_median_s", seconds), ("p99", "first_p99_s", seconds),
       ("between tokens", "between_median_s", seconds), ("p99", "between_p99_s", seconds)]),
+    ("prefix", "COMMON PREFIX", "N processes whose prompts begin with the same tokens, which the prefix cache has.",
+     [("model", "model", plain), ("processes", "processes", plain), ("common tokens", "prefix", plain),
+      ("prompt tokens", "prompt_tokens", count), ("from the cache", "cached_tokens", count),
+      ("first token", "first_median_s", seconds), ("p99", "first_p99_s", seconds)]),
+    ("fair", "FAIR SHARE OF TWO USERS", "Two users of weights 1 and 3, the first of whom floods the daemon with long "
+     "prompts: computed tokens of both where both have more requests than there is room for, and the time of a token of "
+     "the second one beside the flood and alone, with one request in flight in each process.",
+     [("model", "model", plain), ("processes of each", "processes", plain),
+      ("weight 1, tokens/s", "light_tokens_per_s", count), ("weight 3, tokens/s", "heavy_tokens_per_s", count),
+      ("3:1", "tokens_ratio", ratio), ("p99 alone", "alone_p99_s", seconds), ("p99 beside", "beside_p99_s", seconds),
+      ("ratio", "ratio", ratio)]),
     ("speculation", "SPECULATION", "The same load with 0 and with 4 draft tokens. Break-even: the step time divided "
      "by that without a draft model, which is how many tokens a verification must yield to pay. The 1B draft model "
      "has random weights, so its tokens are rejected.",

@@ -247,7 +247,7 @@ bench_programs=(daemon/mimeo-bench tests/bench/bench-internals)
 benches() # program
 {
 	"$build/$1" --help | sed -n 's/^  \([a-z][a-z]*\)  .*/\1/p'
-	[ "$1" != daemon/mimeo-bench ] || echo deterministic # decode with the option
+	[ "$1" != daemon/mimeo-bench ] || echo deterministic prefix # decode and load with other options
 }
 
 # What a bench is run with: models (a folder, or a shape that it makes), then its own options.
@@ -256,7 +256,7 @@ models_of() # bench
 	[ -z "${MIMEO_MODELS-}" ] || { echo "$MIMEO_MODELS"; return; }
 	case $1 in
 	decode) echo 1B 8B ;;
-	attention | deterministic | gemm | share | load | gap | modes | speculation) echo 1B ;;
+	attention | deterministic | gemm | share | load | prefix | fair | gap | modes | speculation) echo 1B ;;
 	experts) echo V2-Lite ;; # its sizes alone
 	*) echo "$MIMEO_SOURCE/examples/models/tinycalc" ;;
 	esac
@@ -268,7 +268,8 @@ options_of() # bench
 	attention) echo --batches 1,32,128 --contexts 1024,4096 --prompts 8192 ;;
 	deterministic) echo --deterministic ;;
 	share) echo --prompt 1000 --tokens 100 ;; # a context of about 1024
-	load) echo --processes 1,4,16 --requests 8 ;;
+	load) echo --processes 1,4,16,32 --in-flight 8 --requests 16 ;;
+	prefix) echo --processes 8 --in-flight 1 --requests 16 --prefix 2000 --prompt 2020 --tokens 16 ;;
 	gemm) echo --sides 0,1,2 ;;
 	gap) echo --processes 1,8 --prompt 1000 --tokens 100 ;;
 	speculation) echo --processes 1,8,16 ;;
@@ -291,7 +292,10 @@ run_bench() # program, bench, model
 	local program=$1 name bench=$2 model=(--shape "$3")
 	shift
 	name=$1-$(basename "$2")
-	[ "$bench" != deterministic ] || bench=decode
+	case $bench in
+	deterministic) bench=decode ;;
+	prefix) bench=load ;;
+	esac
 	echo "$1, $(basename "$2") ..."
 	[ ! -d "$2" ] || model=(--model "$2")
 	[ ! -d "$2" ] || [ "$1" != speculation ] || model+=(--draft "$2-eagle")

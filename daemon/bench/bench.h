@@ -39,6 +39,7 @@ struct bench_options {
 	const char *spin_us;    /* for the daemon to start */
 	const char *graph_mode; /* for the daemon to start */
 	const char *prefix_sharing; /* for the daemon to start */
+	const char *token_us;   /* for the daemon to start */
 	const char *attention;  /* backend, for the daemon to start or in process */
 	const char *draft;      /* directory of the draft model */
 	const char *text;       /* replaces the fixed prompt: one token per byte */
@@ -47,8 +48,10 @@ struct bench_options {
 	bool json;
 	uint32_t count;         /* round trips of a round, attaches, kills, steps */
 	uint32_t timeout_s;     /* for one child's work */
+	uint32_t seconds;       /* in which tokens are counted */
 	uint32_t prompt, prompt_least; /* tokens of a prompt; prompt_least: lower end of a range */
 	uint32_t tokens, tokens_least; /* that a request generates */
+	uint32_t flood, flood_least;   /* tokens of a prompt of the user who floods */
 	uint32_t prefix;        /* first tokens that all prompts share */
 	uint32_t in_flight, requests; /* of each process: concurrent requests, and all requests */
 	uint32_t seed;

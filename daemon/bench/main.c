@@ -28,6 +28,14 @@ static const struct bench_panel decode_panels[] = {
 	{0},
 };
 
+static const struct bench_panel fair_panels[] = {
+	{"computed tokens a second", "processes", NULL, {"light_tokens_per_s", "heavy_tokens_per_s"},
+		{"weight 1", "weight 3"}},
+	{"P99 of the time of a token", "processes", NULL, {"beside_p99_s", "alone_p99_s"},
+		{"beside the flood", "alone"}},
+	{0},
+};
+
 static const struct bench_panel speculation_panels[] = {
 	{"tokens per second of all processes", "processes", "draft_tokens", {"tokens_per_s"},
 		{"tokens/s"}},
@@ -46,6 +54,10 @@ static const struct bench benches[] = {
 		" plot" BENCH_FINDS,
 		"processes=1,2,4,8 in-flight=4 requests=16 prompt=100-1000 tokens=50-200 prefix=0 seed=1",
 		load_panels},
+	{"fair", "two users of weights 1 and 3 with more requests than there is room for", bench_fair,
+		BENCH_RANGES, "processes in-flight requests prompt tokens flood seconds seed token-us spin-us plot" BENCH_STARTS,
+		"processes=8 in-flight=8 requests=12 prompt=100-1000 tokens=50-200 flood=1500-2000 seconds=10 seed=1",
+		fair_panels},
 	{"speculation", "a load with and without a draft model; the step times of both",
 		bench_speculation, BENCH_DRAFT,
 		"processes prompt text tokens draft draft-tokens spin-us plot" BENCH_STARTS,

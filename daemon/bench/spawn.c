@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define READY_PERIOD_NS 20000000ull
@@ -85,7 +86,7 @@ void spawn_remove_directory(const char *path)
 
 struct launch {
 	const char *program, *log; /* log NULL: output is discarded, errors go to standard error */
-	const char *argv[32];
+	const char *argv[48];
 	uint32_t n;
 };
 
@@ -182,13 +183,14 @@ static int target_launch(
 	const struct bench_options *o, const struct spawn_needs *needs, struct target *target)
 {
 	struct launch launch = {.program = o->mimeod, .log = target->log, .argv = {o->mimeod}, .n = 1};
-	char admin[SOCKET_PATH_MAX], model[1024], pages[16], drafts[16];
+	char admin[SOCKET_PATH_MAX], model[1024], pages[16], drafts[16], requests[16];
 
 	snprintf(target->socket, sizeof(target->socket), "%s/mimeod.sock", target->directory);
 	snprintf(target->log, sizeof(target->log), "%s/log", target->directory);
 	snprintf(model, sizeof(model), "bench=%s", o->model_dir);
 	snprintf(pages, sizeof(pages), "%u", needs->kv_pages);
 	snprintf(drafts, sizeof(drafts), "%u", needs->draft_tokens);
+	snprintf(requests, sizeof(requests), "%u", needs->max_requests);
 	launch_add(&launch, "--config", "/dev/null"); /* not the machine's */
 	launch_add(&launch, "--model", model);
 	launch_add(&launch, "--socket", target->socket);
@@ -197,9 +199,13 @@ static int target_launch(
 	launch_add(&launch, "--deterministic", o->deterministic ? "yes" : NULL);
 	launch_add(&launch, "--kv-pages", pages);
 	launch_add(&launch, "--max-sessions-per-uid", "64"); /* BENCH_PROCESSES_MAX */
-	launch_add(&launch, "--max-sessions", "128"); /* a single user may use half of it */
+	/* A single user may use half of it, a second one a third of the rest. */
+	launch_add(&launch, "--max-sessions", needs->weights ? "256" : "128");
+	launch_add(&launch, "--weights", needs->weights);
+	launch_add(&launch, "--max-requests", needs->max_requests ? requests : NULL);
 	launch_add(&launch, "--graph-mode", needs->graph_mode);
 	launch_add(&launch, "--prefix-sharing", needs->prefix_sharing);
+	launch_add(&launch, "--token-us", needs->token_us);
 	launch_add(&launch, "--draft", needs->draft);
 	launch_add(&launch, "--draft-tokens", needs->draft ? drafts : NULL);
 	launch_add(&launch, "--spin-us", needs->spin_us);
@@ -217,6 +223,8 @@ static int target_start(
 
 	if (rc < 0)
 		return rc;
+	if (needs->weights && chmod(target->directory, 0711) < 0)
+		return bench_fail(-errno, "%s: %s", target->directory, strerror(errno));
 	rc = target_launch(o, needs, target);
 	if (rc < 0 && rc != -EINTR) {
 		bench_fail(rc, "%s did not come up: %s", o->mimeod,

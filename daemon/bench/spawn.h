@@ -20,7 +20,9 @@
 struct spawn_needs {
 	const char *spin_us;    /* NULL: its default */
 	uint32_t kv_pages;      /* that it needs at least */
-	const char *graph_mode, *prefix_sharing; /* NULL: its default */
+	const char *graph_mode, *prefix_sharing, *token_us; /* NULL: its default */
+	const char *weights;    /* of users who may all attach clients; NULL: only this one does */
+	uint32_t max_requests;  /* 0: its default */
 	const char *draft;      /* directory; NULL: none */
 	uint32_t draft_tokens;  /* of that */
 };

@@ -40,7 +40,7 @@ void assert_one_line(int status, const char *arguments, const char *message)
 
 void run_in_folder(const char *arguments, char output[OUTPUT_MAX])
 {
-	shell(output, "d=$(mktemp -d); TMPDIR=$d \"$MIMEO_BUILD\"/%s %s; echo \"status $?\"; "
+	shell(output, "d=$(mktemp -d); chmod 711 $d; TMPDIR=$d \"$MIMEO_BUILD\"/%s %s; echo \"status $?\"; "
 		"rmdir $d && echo empty", bench_program, arguments);
 }
 
