@@ -11,6 +11,7 @@
 
 #include <mimeo/mimeo.h>
 
+#include "daemon/config/command_line.h"
 #include "daemon/config/digits.h"
 #include "daemon/output/log.h"
 
@@ -18,30 +19,37 @@
 #define MIB (UINT64_C(1) << 20)
 #define SECONDS_MAX 86400u
 
-static const char http_options_usage[] =
-	"usage: mimeo-http --listen ADDRESS [OPTION...]\n"
-	"Serve the models of mimeod to clients of OpenAI's HTTP interface.\n"
-	"\n"
-	"  --listen ADDRESS         unix:PATH, 127.0.0.1:PORT or [::1]:PORT; up to 8 times\n"
-	"  --keys FILE              API keys for TCP, one a line\n"
-	"  --socket PATH            mimeod's client socket\n"
-	"  --socket-mode MODE       of Unix sockets, octal (default 0660)\n"
-	"  --max-connections N      (default 1024)\n"
-	"  --max-requests N         at mimeod, a power of two (default 256)\n"
-	"  --arena-bytes N          memory for prompts and results (default 64M)\n"
-	"  --max-choices N          of a request, prompts times n (default 16)\n"
-	"  --max-tokens N           of a choice; 0: no limit (default)\n"
-	"  --max-header-bytes N     (default 16K)\n"
-	"  --max-body-bytes N       (default 1M)\n"
-	"  --max-bodies-bytes N     all bodies that are being received (default 64M)\n"
-	"  --max-pending-bytes N    of a stream that its client does not read (default 1M)\n"
-	"  --receive-seconds N      for a request's header and body (default 30)\n"
-	"  --idle-seconds N         between requests of a connection (default 300)\n"
-	"  --send-seconds N         without progress of a reply (default 60)\n"
-	"  --request-seconds N      at mimeod (default 600)\n"
-	"  --drain-seconds N        for requests in flight after SIGTERM (default 30)\n"
-	"  --log-level LEVEL        error, warn, info or debug (default info)\n"
-	"  --help, --version\n";
+/* The options, in the order of --help; those from HTTP_FIRST_NUMBER on are numbers. */
+enum http_option {
+	HTTP_LISTEN, HTTP_KEYS, HTTP_SOCKET, HTTP_SOCKET_MODE, HTTP_LOG_LEVEL,
+	HTTP_FIRST_NUMBER,
+	HTTP_MAX_CONNECTIONS = HTTP_FIRST_NUMBER, HTTP_MAX_REQUESTS, HTTP_ARENA_BYTES, HTTP_MAX_CHOICES, HTTP_MAX_TOKENS,
+	HTTP_MAX_HEADER_BYTES, HTTP_MAX_BODY_BYTES, HTTP_MAX_BODIES_BYTES, HTTP_MAX_PENDING_BYTES,
+	HTTP_RECEIVE_SECONDS, HTTP_IDLE_SECONDS, HTTP_SEND_SECONDS, HTTP_REQUEST_SECONDS, HTTP_DRAIN_SECONDS,
+	HTTP_N_OPTIONS,
+};
+
+static const struct command_option http_options_table[HTTP_N_OPTIONS] = {
+	[HTTP_LISTEN] = {"listen", "ADDRESS", "unix:PATH, 127.0.0.1:PORT or [::1]:PORT; up to 8 times"},
+	[HTTP_KEYS] = {"keys", "FILE", "API keys for TCP, one a line"},
+	[HTTP_SOCKET] = {"socket", "PATH", "mimeod's client socket"},
+	[HTTP_SOCKET_MODE] = {"socket-mode", "MODE", "of Unix sockets, octal (default 0660)"},
+	[HTTP_LOG_LEVEL] = {"log-level", "LEVEL", "error, warn, info or debug (default info)"},
+	[HTTP_MAX_CONNECTIONS] = {"max-connections", "N", "of clients (default 1024)"},
+	[HTTP_MAX_REQUESTS] = {"max-requests", "N", "at mimeod, a power of two (default 256)"},
+	[HTTP_ARENA_BYTES] = {"arena-bytes", "N", "memory for prompts and results (default 64M)"},
+	[HTTP_MAX_CHOICES] = {"max-choices", "N", "of a request: prompts times n (default 16)"},
+	[HTTP_MAX_TOKENS] = {"max-tokens", "N", "of a choice; 0: no limit (default)"},
+	[HTTP_MAX_HEADER_BYTES] = {"max-header-bytes", "N", "of a request (default 16K)"},
+	[HTTP_MAX_BODY_BYTES] = {"max-body-bytes", "N", "of a request (default 1M)"},
+	[HTTP_MAX_BODIES_BYTES] = {"max-bodies-bytes", "N", "of all bodies that are being received (default 64M)"},
+	[HTTP_MAX_PENDING_BYTES] = {"max-pending-bytes", "N", "of a stream that its client does not read (default 1M)"},
+	[HTTP_RECEIVE_SECONDS] = {"receive-seconds", "N", "for a request's header and body (default 30)"},
+	[HTTP_IDLE_SECONDS] = {"idle-seconds", "N", "between requests of a connection (default 300)"},
+	[HTTP_SEND_SECONDS] = {"send-seconds", "N", "without progress of a reply (default 60)"},
+	[HTTP_REQUEST_SECONDS] = {"request-seconds", "N", "for a choice at mimeod (default 600)"},
+	[HTTP_DRAIN_SECONDS] = {"drain-seconds", "N", "for requests in flight after SIGTERM (default 30)"},
+};
 
 __attribute__((format(printf, 1, 2)))
 static int http_options_complain(const char *format, ...)
@@ -56,36 +64,33 @@ static int http_options_complain(const char *format, ...)
 	return HTTP_USAGE;
 }
 
-/* ---- numbers: a table says which option writes which field ---- */
+/* ---- numbers: which option sets which field ---- */
 
 struct http_options_number {
-	const char *name;
 	size_t offset;
 	size_t bytes; /* of the field: 4 or 8 */
-	uint64_t initially, least, most;
+	uint64_t initial, least, most;
 };
 
-#define NUMBER(option, member, initially, least, most)                                             \
-	{option, offsetof(struct http_options, member), sizeof(((struct http_options *)0)->member), \
-		initially, least, most}
+#define NUMBER(member, initial, least, most)                                                       \
+	{offsetof(struct http_options, member), sizeof(((struct http_options *)0)->member), initial, least, most}
 
-static const struct http_options_number numbers[] = {
-	NUMBER("max-connections", max_connections, 1024, 1, 65536),
-	NUMBER("max-requests", max_requests, 256, 2, 4096),
-	NUMBER("arena-bytes", arena_bytes, 64 * MIB, 64 * KIB, 1024 * MIB),
-	NUMBER("max-choices", max_choices, 16, 1, HTTP_CHOICES_MAX),
-	NUMBER("max-tokens", max_tokens, 0, 0, INT32_MAX),
-	NUMBER("max-header-bytes", max_header_bytes, 16 * KIB, 4 * KIB, MIB),
-	NUMBER("max-body-bytes", max_body_bytes, MIB, KIB, 256 * MIB),
-	NUMBER("max-bodies-bytes", max_bodies_bytes, 64 * MIB, KIB, 16384 * MIB),
-	NUMBER("max-pending-bytes", max_pending_bytes, MIB, 4 * KIB, 1024 * MIB),
-	NUMBER("receive-seconds", receive_s, 30, 1, SECONDS_MAX),
-	NUMBER("idle-seconds", idle_s, 300, 1, SECONDS_MAX),
-	NUMBER("send-seconds", send_s, 60, 1, SECONDS_MAX),
-	NUMBER("request-seconds", request_s, 600, 1, SECONDS_MAX),
-	NUMBER("drain-seconds", drain_s, 30, 0, SECONDS_MAX),
+static const struct http_options_number http_options_numbers[HTTP_N_OPTIONS] = {
+	[HTTP_MAX_CONNECTIONS] = NUMBER(max_connections, 1024, 1, 65536),
+	[HTTP_MAX_REQUESTS] = NUMBER(max_requests, 256, 2, 4096),
+	[HTTP_ARENA_BYTES] = NUMBER(arena_bytes, 64 * MIB, 64 * KIB, 1024 * MIB),
+	[HTTP_MAX_CHOICES] = NUMBER(max_choices, 16, 1, HTTP_CHOICES_MAX),
+	[HTTP_MAX_TOKENS] = NUMBER(max_tokens, 0, 0, INT32_MAX),
+	[HTTP_MAX_HEADER_BYTES] = NUMBER(max_header_bytes, 16 * KIB, 4 * KIB, MIB),
+	[HTTP_MAX_BODY_BYTES] = NUMBER(max_body_bytes, MIB, KIB, 256 * MIB),
+	[HTTP_MAX_BODIES_BYTES] = NUMBER(max_bodies_bytes, 64 * MIB, KIB, 16384 * MIB),
+	[HTTP_MAX_PENDING_BYTES] = NUMBER(max_pending_bytes, MIB, 4 * KIB, 1024 * MIB),
+	[HTTP_RECEIVE_SECONDS] = NUMBER(receive_s, 30, 1, SECONDS_MAX),
+	[HTTP_IDLE_SECONDS] = NUMBER(idle_s, 300, 1, SECONDS_MAX),
+	[HTTP_SEND_SECONDS] = NUMBER(send_s, 60, 1, SECONDS_MAX),
+	[HTTP_REQUEST_SECONDS] = NUMBER(request_s, 600, 1, SECONDS_MAX),
+	[HTTP_DRAIN_SECONDS] = NUMBER(drain_s, 30, 0, SECONDS_MAX),
 };
-#define N_NUMBERS (sizeof(numbers) / sizeof(numbers[0]))
 
 static void http_options_store(struct http_options *options, const struct http_options_number *number, uint64_t value)
 {
@@ -98,9 +103,9 @@ static void http_options_store(struct http_options *options, const struct http_o
 }
 
 /* "64M": digits and K, M or G. */
-static int http_options_take_number(
-	struct http_options *options, const struct http_options_number *number, const char *text)
+static int http_options_take_number(struct http_options *options, enum http_option option, const char *text)
 {
+	const struct http_options_number *number = &http_options_numbers[option];
 	static const char units[] = "KMG";
 	const char *at = text;
 	uint64_t value = 0;
@@ -112,8 +117,8 @@ static int http_options_take_number(
 	if (unit)
 		at++;
 	if (rc < 0 || *at || value < number->least || value > number->most)
-		return http_options_complain("--%s: '%s' is not an integer from %llu to %llu", number->name, text,
-			(unsigned long long)number->least, (unsigned long long)number->most);
+		return http_options_complain("--%s: '%s' is not an integer from %llu to %llu",
+			http_options_table[option].name, text, (unsigned long long)number->least, (unsigned long long)number->most);
 	http_options_store(options, number, value);
 	return HTTP_OK;
 }
@@ -149,36 +154,23 @@ static int http_options_take_level(struct http_options *options, const char *tex
 
 /* ---- the command line ---- */
 
-#define FIRST_NUMBER 256 /* values of options with a number; others are characters */
-#define N_OTHERS 7
-
-static const struct option others[N_OTHERS] = {
-	{"listen", required_argument, NULL, 'l'},
-	{"keys", required_argument, NULL, 'k'},
-	{"socket", required_argument, NULL, 's'},
-	{"socket-mode", required_argument, NULL, 'm'},
-	{"log-level", required_argument, NULL, 'L'},
-	{"help", no_argument, NULL, 'h'},
-	{"version", no_argument, NULL, 'v'},
-};
-
-static int http_options_take(struct http_options *options, int option, const char *value)
+static int http_options_take(struct http_options *options, enum http_option option, const char *value)
 {
 	switch (option) {
-	case 'l':
+	case HTTP_LISTEN:
 		return http_options_take_listen(options, value);
-	case 'k':
+	case HTTP_KEYS:
 		options->keys = value;
 		return HTTP_OK;
-	case 's':
+	case HTTP_SOCKET:
 		options->socket = value;
 		return HTTP_OK;
-	case 'm':
+	case HTTP_SOCKET_MODE:
 		return http_options_take_mode(options, value);
-	case 'L':
+	case HTTP_LOG_LEVEL:
 		return http_options_take_level(options, value);
 	default:
-		return http_options_take_number(options, &numbers[option - FIRST_NUMBER], value);
+		return http_options_take_number(options, option, value);
 	}
 }
 
@@ -194,36 +186,37 @@ static int http_options_check(const struct http_options *options)
 	return HTTP_OK;
 }
 
+static void http_options_help(void)
+{
+	fputs("Usage: mimeo-http --listen ADDRESS [OPTION]...\n\n"
+	      "Serve the models of mimeod to clients of OpenAI's HTTP interface.\n\n", stdout);
+	command_line_print_options(stdout, http_options_table, HTTP_N_OPTIONS);
+}
+
 int http_options_parse(struct http_options *ret, int argc, char **argv)
 {
-	struct option table[N_OTHERS + N_NUMBERS + 1] = {0};
+	struct command_line line = {.argc = argc, .argv = argv, .options = http_options_table,
+		.n_options = HTTP_N_OPTIONS};
 	int option;
 
 	*ret = (struct http_options){.socket_mode = 0660, .log_level = LOG_LEVEL_INFO};
-	memcpy(table, others, sizeof(others));
-	for (size_t i = 0; i < N_NUMBERS; i++) {
-		table[N_OTHERS + i] =
-			(struct option){numbers[i].name, required_argument, NULL, FIRST_NUMBER + (int)i};
-		http_options_store(ret, &numbers[i], numbers[i].initially);
-	}
-	opterr = 0;
-	while ((option = getopt_long(argc, argv, ":", table, NULL)) != -1) {
-		if (option == 'h' || option == 'v') {
-			if (option == 'h')
-				fputs(http_options_usage, stdout);
-			else
-				printf("mimeo-http %s\n", mimeo_version());
-			ret->done = true;
+	for (size_t i = HTTP_FIRST_NUMBER; i < HTTP_N_OPTIONS; i++)
+		http_options_store(ret, &http_options_numbers[i], http_options_numbers[i].initial);
+	while ((option = command_line_next(&line)) != COMMAND_END) {
+		ret->done = option == COMMAND_HELP || option == COMMAND_VERSION;
+		if (option == COMMAND_HELP)
+			http_options_help();
+		if (option == COMMAND_VERSION)
+			printf("mimeo-http %s\n", mimeo_version());
+		if (ret->done)
 			return HTTP_OK;
-		}
-		if (option == '?' || option == ':')
-			return http_options_complain(option == ':' ? "%s: needs a value; see --help"
-				: "%s: unknown or misused option; see --help", argv[optind - 1]);
-		int rc = http_options_take(ret, option, optarg);
+		if (option == COMMAND_WRONG)
+			return http_options_complain("%s; see --help", line.error);
+		int rc = http_options_take(ret, (enum http_option)option, line.value);
 		if (rc != HTTP_OK)
 			return rc;
 	}
 	if (optind < argc)
-		return http_options_complain("'%s': no arguments are taken beside options", argv[optind]);
+		return http_options_complain("'%s': not an option; see --help", argv[optind]);
 	return http_options_check(ret);
 }

@@ -6,20 +6,24 @@
 #include <stdio.h>
 
 #include "build-config.h"
+#include "daemon/config/command_line.h"
 
-static const char tokenize_options_usage[] =
-	"usage: mimeo-tokenize --tokenizer PATH [OPTION...] < INPUT\n"
-	"Turn text into token ids, or ids into text, by a model's tokenizer.json.\n"
-	"\n"
-	"  --tokenizer PATH    a model's folder, or a tokenizer.json\n"
-	"  --decode            read ids, print their text\n"
-	"  --chat FILE         encode a chat by the model's template; - is standard input\n"
-	"  --render            with --chat: print the text instead of its ids\n"
-	"  --special           add the tokens that the model expects around a text\n"
-	"  --literal           special tokens in the text are text\n"
-	"  --skip-special      with --decode: leave out special tokens\n"
-	"  --null              several texts, each ending in a NUL byte; a line of ids for each\n"
-	"  --help, --version\n";
+/* The options; tokenize_options_table has them in this order. */
+enum tokenize_option {
+	TOKENIZE_TOKENIZER, TOKENIZE_DECODE, TOKENIZE_CHAT, TOKENIZE_RENDER, TOKENIZE_SPECIAL, TOKENIZE_LITERAL,
+	TOKENIZE_SKIP_SPECIAL, TOKENIZE_NULL, TOKENIZE_N_OPTIONS,
+};
+
+static const struct command_option tokenize_options_table[TOKENIZE_N_OPTIONS] = {
+	[TOKENIZE_TOKENIZER] = {"tokenizer", "PATH", "a model's folder, or a tokenizer.json"},
+	[TOKENIZE_DECODE] = {"decode", NULL, "read ids, print their text"},
+	[TOKENIZE_CHAT] = {"chat", "FILE", "encode a chat by the model's template; - is standard input"},
+	[TOKENIZE_RENDER] = {"render", NULL, "with --chat: print the text instead of its ids"},
+	[TOKENIZE_SPECIAL] = {"special", NULL, "add the tokens that the model expects around a text"},
+	[TOKENIZE_LITERAL] = {"literal", NULL, "special tokens in the text are text"},
+	[TOKENIZE_SKIP_SPECIAL] = {"skip-special", NULL, "with --decode: leave out special tokens"},
+	[TOKENIZE_NULL] = {"null", NULL, "several texts, each ending in a NUL byte; a line of ids for each"},
+};
 
 void tokenize_complain(const char *format, ...)
 {
@@ -32,46 +36,34 @@ void tokenize_complain(const char *format, ...)
 	va_end(arguments);
 }
 
-static const struct option tokenize_options_table[] = {
-	{"tokenizer", required_argument, NULL, 't'},
-	{"decode", no_argument, NULL, 'd'},
-	{"chat", required_argument, NULL, 'c'},
-	{"render", no_argument, NULL, 'r'},
-	{"special", no_argument, NULL, 's'},
-	{"literal", no_argument, NULL, 'l'},
-	{"skip-special", no_argument, NULL, 'k'},
-	{"null", no_argument, NULL, '0'},
-	{"help", no_argument, NULL, 'h'},
-	{"version", no_argument, NULL, 'v'},
-	{0},
-};
-
-static void tokenize_options_take(struct tokenize_options *o, int option, const char *value)
+static void tokenize_options_take(struct tokenize_options *o, enum tokenize_option option, const char *value)
 {
 	switch (option) {
-	case 't':
+	case TOKENIZE_TOKENIZER:
 		o->tokenizer = value;
 		break;
-	case 'd':
+	case TOKENIZE_DECODE:
 		o->decode = true;
 		break;
-	case 'c':
+	case TOKENIZE_CHAT:
 		o->chat = value;
 		break;
-	case 'r':
+	case TOKENIZE_RENDER:
 		o->render = true;
 		break;
-	case 's':
+	case TOKENIZE_SPECIAL:
 		o->special = true;
 		break;
-	case 'l':
+	case TOKENIZE_LITERAL:
 		o->literal = true;
 		break;
-	case 'k':
+	case TOKENIZE_SKIP_SPECIAL:
 		o->skip_special = true;
 		break;
-	case '0':
+	case TOKENIZE_NULL:
 		o->null = true;
+		break;
+	case TOKENIZE_N_OPTIONS:
 		break;
 	}
 }
@@ -93,32 +85,36 @@ static int tokenize_options_check(const struct tokenize_options *o)
 	return TOKENIZE_USAGE;
 }
 
+static void tokenize_options_help(void)
+{
+	fputs("Usage: mimeo-tokenize --tokenizer PATH [OPTION]... <INPUT\n\n"
+	      "Print the token ids of a text, or the text of ids, by a model's tokenizer.json.\n\n", stdout);
+	command_line_print_options(stdout, tokenize_options_table, TOKENIZE_N_OPTIONS);
+}
+
 int tokenize_options_parse(struct tokenize_options *ret, int argc, char **argv)
 {
+	struct command_line line = {.argc = argc, .argv = argv, .options = tokenize_options_table,
+		.n_options = TOKENIZE_N_OPTIONS};
 	int option;
 
 	*ret = (struct tokenize_options){0};
-	opterr = 0;
-	while ((option = getopt_long(argc, argv, ":", tokenize_options_table, NULL)) != -1) {
-		if (option == 'h' || option == 'v') {
-			if (option == 'h')
-				fputs(tokenize_options_usage, stdout);
-			else
-				printf("mimeo-tokenize %s\n", MIMEO_VERSION);
-			ret->done = true;
+	while ((option = command_line_next(&line)) != COMMAND_END) {
+		ret->done = option == COMMAND_HELP || option == COMMAND_VERSION;
+		if (option == COMMAND_HELP)
+			tokenize_options_help();
+		if (option == COMMAND_VERSION)
+			printf("mimeo-tokenize %s\n", MIMEO_VERSION);
+		if (ret->done)
 			return TOKENIZE_OK;
-		}
-		if (option == '?' || option == ':') {
-			tokenize_complain(option == ':'
-						  ? "%s: needs a value; see --help"
-						  : "%s: unknown or misused option; see --help",
-				argv[optind - 1]);
+		if (option == COMMAND_WRONG) {
+			tokenize_complain("%s; see --help", line.error);
 			return TOKENIZE_USAGE;
 		}
-		tokenize_options_take(ret, option, optarg);
+		tokenize_options_take(ret, (enum tokenize_option)option, line.value);
 	}
 	if (optind < argc) {
-		tokenize_complain("'%s': no arguments are taken beside options", argv[optind]);
+		tokenize_complain("'%s': not an option; see --help", argv[optind]);
 		return TOKENIZE_USAGE;
 	}
 	return tokenize_options_check(ret);

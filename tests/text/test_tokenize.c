@@ -132,7 +132,7 @@ static void test_help_and_version(void **state)
 	struct outcome outcome = run("--help", "", 0);
 
 	assert_int_equal(outcome.status, 0);
-	assert_int_equal(strncmp(outcome.out, "usage: mimeo-tokenize", 21), 0);
+	assert_int_equal(strncmp(outcome.out, "Usage: mimeo-tokenize", 21), 0);
 	outcome = run("--version", "", 0);
 	assert_int_equal(outcome.status, 0);
 	assert_int_equal(strncmp(outcome.out, "mimeo-tokenize ", 15), 0);
