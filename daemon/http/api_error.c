@@ -8,8 +8,27 @@
 
 #include <mimeo/mimeo.h>
 
+#include "ipc/text.h"
+
 #define RETRY_SOON_S 1u  /* a request's time, about */
 #define RETRY_LATER_S 3u /* a daemon that starts */
+
+/* JSON is UTF-8: a message may quote bytes of a path that are not, or a text that is cut within a character. */
+static void api_error_clean(char *text)
+{
+	size_t left = strlen(text);
+
+	while (left > 0) {
+		size_t n = text_step(text, left);
+
+		if (n == 0) {
+			*text = '?';
+			n = 1;
+		}
+		text += n;
+		left -= n;
+	}
+}
 
 bool api_error_set(struct api_error *ret, unsigned status, const char *code, const char *param,
 	const char *format, ...)
@@ -23,6 +42,7 @@ bool api_error_set(struct api_error *ret, unsigned status, const char *code, con
 	va_start(arguments, format);
 	vsnprintf(ret->message, sizeof(ret->message), format, arguments);
 	va_end(arguments);
+	api_error_clean(ret->message);
 	if (status == 429)
 		ret->retry_after_s = RETRY_SOON_S;
 	else if (status == 503)

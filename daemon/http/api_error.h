@@ -12,7 +12,7 @@ struct api_error {
 	unsigned status;     /* of HTTP; 0: no error */
 	const char *code;    /* static; NULL: none */
 	char param[64];      /* the field; "": none */
-	char message[512];
+	char message[512];   /* UTF-8, without control characters */
 	unsigned retry_after_s; /* 0: trying again is no remedy */
 };
 

@@ -106,6 +106,16 @@ def test_unknown_model_is_not_found():
     assert "gpt-4" in reply.error()["message"]
 
 
+def test_errors_that_quote_part_of_a_character_are_json():
+    long = "x" + "\u00e9" * 50
+    for field, value in (("model", long), ("logit_bias", {long: 1}), ("response_format", {"type": long})):
+        reply = server().complete(**{field: value})
+        assert reply.status in (400, 404) and "x\u00e9" in reply.error()["message"], (field, reply.body)
+    for path in ("/v1/models/%ff", "/v1/models/x" + "%c3%a9" * 50, "/%ff", "/" + "%c3%a9" * 60):
+        reply = server().get(path)
+        assert reply.status == 404 and "?" in reply.error()["message"], (path, reply.body)
+
+
 def test_more_tokens_than_the_model_holds_are_refused_with_the_numbers():
     reply = server().complete(max_tokens=2040)
     assert reply.status == 400 and reply.error()["code"] == "context_length_exceeded"
@@ -234,6 +244,19 @@ def test_sockets_that_would_be_open_to_others_are_refused():
         assert "no socket" in refused(own.folder, "--listen", f"unix:{own.folder}/file")
         assert (own.folder / "file").read_text() == "precious"
         assert "--listen" in refused(own.folder)
+
+
+def test_wrong_options_exit_with_2():
+    for options, why in ((["--bogus"], "--bogus: unknown"), (["--max", "1"], "--max: ambiguous"), (["--listen"], "needs a value"),
+                         (["--help=x"], "takes no value"), (["x"], "'x'"), (["--max-requests", "3"], "power of two"),
+                         (["--max-body-bytes", "1"], "1024"), (["--max-tokens", "1T"], "1T"), (["--socket-mode", "9"], "octal"),
+                         (["--idle-seconds", "18446744073709551617"], "18446744073709551617"), (["--log-level", "x"], "debug"),
+                         (["--max-choices", "8", "--max-requests", "4"], "exceeds"), (["--listen", "unix:/x"] * 9, "8 times")):
+        done = subprocess.run([rig.PROGRAM, *options], capture_output=True, text=True, timeout=rig.PATIENCE)
+        assert done.returncode == 2 and done.stdout == "", (options, done)
+        assert done.stderr.startswith("mimeo-http: ") and why in done.stderr and done.stderr.count("\n") == 1, (options, done)
+    done = subprocess.run([rig.PROGRAM, "--help"], capture_output=True, text=True, timeout=rig.PATIENCE)
+    assert done.returncode == 0 and "--drain-seconds N" in done.stdout and max(map(len, done.stdout.splitlines())) <= 80
 
 
 # ---- too much ----
