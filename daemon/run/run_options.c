@@ -13,17 +13,24 @@
 
 /* The options; run_options_table has them in this order. */
 enum run_option {
-	RUN_MODEL, RUN_PROMPT, RUN_TOKENS, RUN_MAX_TOKENS, RUN_IGNORE_EOS, RUN_DETERMINISTIC, RUN_STOP,
-	RUN_TEMPERATURE, RUN_TOP_K, RUN_TOP_P, RUN_MIN_P, RUN_SEED, RUN_SAMPLING, RUN_MASK, RUN_DRAFT_TOKENS,
-	RUN_LOGITS, RUN_IDS, RUN_TIMEOUT, RUN_FIRST_TOKEN, RUN_SOCKET, RUN_N_OPTIONS,
+	RUN_MODEL, RUN_PROMPT, RUN_TOKENS, RUN_CHAT, RUN_SYSTEM, RUN_TOKENIZE, RUN_SCORE, RUN_MAX_TOKENS,
+	RUN_STOP_TEXT, RUN_STOP, RUN_IGNORE_EOS, RUN_TEMPERATURE, RUN_TOP_K, RUN_TOP_P, RUN_MIN_P, RUN_SEED,
+	RUN_SAMPLING, RUN_REPETITION, RUN_PRESENCE, RUN_FREQUENCY, RUN_LOGPROBS, RUN_JSON_EVENTS, RUN_IDS, RUN_CLASS,
+	RUN_DETERMINISTIC, RUN_MASK, RUN_DRAFT_TOKENS, RUN_LOGITS, RUN_TIMEOUT, RUN_FIRST_TOKEN, RUN_SOCKET,
+	RUN_N_OPTIONS,
 };
 
 static const struct command_option run_options_table[RUN_N_OPTIONS] = {
-	[RUN_MODEL] = {"model", "NAME", "the model, as mimeod names it"},
-	[RUN_PROMPT] = {"prompt", "TEXT", "prompt for a vocabulary of bytes, after the begin token"},
+	[RUN_MODEL] = {"model", "NAME", "the model, as mimeod names it; not needed if it has one"},
+	[RUN_PROMPT] = {"prompt", "TEXT", "the prompt (default: standard input, if that is no terminal)"},
 	[RUN_TOKENS] = {"tokens", "IDS", "prompt as token ids, taken verbatim: 1,2,3"},
+	[RUN_CHAT] = {"chat", NULL, "the prompt is a message of a chat; on a terminal: a chat with history"},
+	[RUN_SYSTEM] = {"system", "TEXT", "with --chat: the system message"},
+	[RUN_TOKENIZE] = {"tokenize", NULL, "print the token ids of the prompt, one a line, and exit"},
+	[RUN_SCORE] = {"score", NULL, "print the log-probability of each token of the prompt, and exit"},
 	[RUN_MAX_TOKENS] = {"max-tokens", "N",
-		"most tokens to generate (default: 128, or what the sequence can hold); 0: no limit"},
+		"most tokens to generate (default: 128, with --chat 0, or what the sequence can hold); 0: no limit"},
+	[RUN_STOP_TEXT] = {"stop-text", "TEXT", "end the answer before this text; up to 16 times"},
 	[RUN_IGNORE_EOS] = {"ignore-eos", NULL, "continue after an end token"},
 	[RUN_DETERMINISTIC] = {"deterministic", NULL, "refuse a model whose results may depend on what else runs"},
 	[RUN_STOP] = {"stop", "IDS", "further token ids that end the answer, up to 8"},
@@ -33,6 +40,12 @@ static const struct command_option run_options_table[RUN_N_OPTIONS] = {
 	[RUN_MIN_P] = {"min-p", "P", "sample from tokens at least P times as likely as the most likely one"},
 	[RUN_SEED] = {"seed", "N", "repeatable sampling"},
 	[RUN_SAMPLING] = {"sampling", "model", "the model's own sampling defaults"},
+	[RUN_REPETITION] = {"repetition-penalty", "R", "of tokens of prompt and answer; from 0.01 to 100, 1: off"},
+	[RUN_PRESENCE] = {"presence-penalty", "P", "of tokens of the answer, once each; from -2 to 2"},
+	[RUN_FREQUENCY] = {"frequency-penalty", "F", "of tokens of the answer, each time; from -2 to 2"},
+	[RUN_LOGPROBS] = {"logprobs", "N", "with --json-events: log-probabilities, and those of the N likeliest tokens"},
+	[RUN_JSON_EVENTS] = {"json-events", NULL, "print the events as JSON objects, one a line"},
+	[RUN_CLASS] = {"class", "CLASS", "interactive, normal (the default) or batch"},
 	[RUN_MASK] = {"mask", "MASK", "what tokens attend to: causal, window:N, window:N+SINKS or prefix"},
 	[RUN_DRAFT_TOKENS] = {"draft-tokens", "N", "most draft tokens in a step, 1 to 8, or none"},
 	[RUN_LOGITS] = {"logits", "FILE", "write the logits of the last prompt position, raw float32"},
@@ -85,18 +98,20 @@ static int run_options_take_u32(const char *option, const char *text, uint32_t l
 	return RUN_OK;
 }
 
-static int run_options_take_float(const char *option, const char *text, float most, float *ret)
+static int run_options_take_float(const char *option, const char *text, float least, float most, float *ret)
 {
 	char *end;
 	float value = strtof(text, &end);
 
-	if (end == text || *end || !isfinite(value) || value < 0 || value > most) {
-		run_complain("--%s: '%s' is not a number %s", option, text,
-			most < 2 ? "from 0 to 1" : "of at least 0");
-		return RUN_USAGE;
+	if (end != text && !*end && isfinite(value) && value >= least && value <= most) {
+		*ret = value;
+		return RUN_OK;
 	}
-	*ret = value;
-	return RUN_OK;
+	if (isfinite(most))
+		run_complain("--%s: '%s' is not a number from %g to %g", option, text, (double)least, (double)most);
+	else
+		run_complain("--%s: '%s' is not a number of at least %g", option, text, (double)least);
+	return RUN_USAGE;
 }
 
 /* "1,2,3" into ids[capacity]. */
@@ -162,6 +177,60 @@ static int run_options_take_seconds(const char *option, const char *text, uint32
 	return RUN_OK;
 }
 
+static int run_options_take_stop_text(struct run_options *options, const char *text)
+{
+	if (!*text || strlen(text) > MIMEO_TEXT_STOP_BYTES) {
+		run_complain("--stop-text: it has %zu bytes, not 1 to %d", strlen(text), MIMEO_TEXT_STOP_BYTES);
+		return RUN_USAGE;
+	}
+	if (options->n_stop_texts == MIMEO_TEXT_STOP_MAX) {
+		run_complain("--stop-text: at most %d times", MIMEO_TEXT_STOP_MAX);
+		return RUN_USAGE;
+	}
+	options->stop_texts[options->n_stop_texts++] = text;
+	return RUN_OK;
+}
+
+static int run_options_take_class(struct run_options *options, const char *text)
+{
+	static const char *const names[] = {
+		[MIMEO_CLASS_NORMAL] = "normal",
+		[MIMEO_CLASS_INTERACTIVE] = "interactive",
+		[MIMEO_CLASS_BATCH] = "batch",
+	};
+
+	for (uint32_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		if (strcmp(text, names[i]) != 0)
+			continue;
+		options->request_class = i;
+		return RUN_OK;
+	}
+	run_complain("--class: '%s' is not interactive, normal or batch", text);
+	return RUN_USAGE;
+}
+
+static int run_options_take_logprobs(struct run_options *options, const char *text)
+{
+	uint64_t n = 0;
+
+	options->logprobs = true;
+	if (run_options_take_u64("logprobs", text, 0, MIMEO_TOP_LOGPROBS_MAX, &n) != RUN_OK)
+		return RUN_USAGE;
+	options->top_logprobs = (uint32_t)n;
+	return RUN_OK;
+}
+
+/* --chat, --tokenize, --score */
+static int run_options_take_mode(struct run_options *options, enum run_mode mode)
+{
+	if (options->mode == RUN_MODE_GENERATE || options->mode == mode) {
+		options->mode = mode;
+		return RUN_OK;
+	}
+	run_complain("--chat, --tokenize and --score exclude each other");
+	return RUN_USAGE;
+}
+
 static int run_options_take_draft_tokens(struct run_options *options, const char *text)
 {
 	const char *at = text;
@@ -202,6 +271,32 @@ static int run_options_take(
 		break;
 	case RUN_TOKENS:
 		return run_options_take_tokens(o, value);
+	case RUN_CHAT:
+		return run_options_take_mode(o, RUN_MODE_CHAT);
+	case RUN_SYSTEM:
+		o->system = value;
+		break;
+	case RUN_TOKENIZE:
+		return run_options_take_mode(o, RUN_MODE_TOKENIZE);
+	case RUN_SCORE:
+		return run_options_take_mode(o, RUN_MODE_SCORE);
+	case RUN_STOP_TEXT:
+		return run_options_take_stop_text(o, value);
+	case RUN_REPETITION:
+		return run_options_take_float("repetition-penalty", value, 0.01f, 100, &o->repetition_penalty);
+	case RUN_PRESENCE:
+		return run_options_take_float("presence-penalty", value, -MIMEO_PENALTY_RANGE, MIMEO_PENALTY_RANGE,
+			&o->presence_penalty);
+	case RUN_FREQUENCY:
+		return run_options_take_float("frequency-penalty", value, -MIMEO_PENALTY_RANGE, MIMEO_PENALTY_RANGE,
+			&o->frequency_penalty);
+	case RUN_LOGPROBS:
+		return run_options_take_logprobs(o, value);
+	case RUN_JSON_EVENTS:
+		o->json_events = true;
+		break;
+	case RUN_CLASS:
+		return run_options_take_class(o, value);
 	case RUN_MAX_TOKENS:
 		o->has_max_tokens = true;
 		return run_options_take_u32("max-tokens", value, 0, &o->max_tokens);
@@ -214,13 +309,13 @@ static int run_options_take(
 	case RUN_STOP:
 		return run_options_take_ids("stop", value, o->stop, MIMEO_STOP_MAX, &o->n_stop);
 	case RUN_TEMPERATURE:
-		return run_options_take_float("temperature", value, HUGE_VALF, &o->sampling.temperature);
+		return run_options_take_float("temperature", value, 0, HUGE_VALF, &o->sampling.temperature);
 	case RUN_TOP_K:
 		return run_options_take_u32("top-k", value, 0, &o->sampling.top_k);
 	case RUN_TOP_P:
-		return run_options_take_float("top-p", value, 1, &o->sampling.top_p);
+		return run_options_take_float("top-p", value, 0, 1, &o->sampling.top_p);
 	case RUN_MIN_P:
-		return run_options_take_float("min-p", value, 1, &o->sampling.min_p);
+		return run_options_take_float("min-p", value, 0, 1, &o->sampling.min_p);
 	case RUN_SEED:
 		o->sampling.flags |= MIMEO_SAMPLING_SEEDED;
 		return run_options_take_u64("seed", value, 0, UINT64_MAX, &o->sampling.seed);
@@ -255,9 +350,15 @@ static int run_options_take(
 static int run_options_check(struct run_options *o, const struct given *given)
 {
 	bool sampled = given->other || (o->sampling.flags & MIMEO_SAMPLING_SEEDED);
-	const char *wrong = !o->model ? "--model is missing; see --help"
-		: !o->prompt && !o->tokens ? "--prompt or --tokens is missing; see --help"
+	bool terminal = isatty(STDIN_FILENO);
+	const char *wrong = !o->prompt && !o->tokens && terminal && o->mode != RUN_MODE_CHAT
+		? "--prompt or --tokens is missing; see --help"
 		: o->prompt && o->tokens ? "--prompt and --tokens exclude each other"
+		: o->mode == RUN_MODE_CHAT && o->tokens ? "--chat and --tokens exclude each other"
+		: o->system && o->mode != RUN_MODE_CHAT ? "--system needs --chat"
+		: o->logprobs && !o->json_events ? "--logprobs needs --json-events"
+		: o->json_events && o->mode == RUN_MODE_TOKENIZE ? "--json-events and --tokenize exclude each other"
+		: o->n_stop_texts && o->ids ? "--stop-text and --ids exclude each other"
 		: given->model && (given->temperature || given->other)
 		? "--sampling model excludes every sampling option but --seed" : NULL;
 
@@ -274,7 +375,8 @@ static int run_options_check(struct run_options *o, const struct given *given)
 
 static void run_options_help(void)
 {
-	fputs("Usage: mimeo-run --model NAME (--prompt TEXT | --tokens IDS) [OPTION]...\n\n"
+	fputs("Usage: mimeo-run [--model NAME] [--prompt TEXT | --tokens IDS] [OPTION]...\n"
+	      "       mimeo-run --chat [--system TEXT] [OPTION]...\n\n"
 	      "Generate from a prompt through mimeod and print the answer.\n\n", stdout);
 	command_line_print_options(stdout, run_options_table, RUN_N_OPTIONS);
 }

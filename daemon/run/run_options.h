@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include <mimeo/mimeo.h>
+#include <mimeo/text.h>
 
 #include "daemon/config/mask_text.h"
 
@@ -17,9 +18,13 @@ enum run_exit {
 	RUN_REFUSED = 3, /* the daemon did not do what was asked */
 };
 
+enum run_mode { RUN_MODE_GENERATE, RUN_MODE_CHAT, RUN_MODE_TOKENIZE, RUN_MODE_SCORE };
+
 struct run_options {
-	const char *model, *socket, *logits;
-	const char *prompt;   /* NULL: tokens */
+	enum run_mode mode;
+	const char *model, *socket, *logits; /* model NULL: the only one */
+	const char *prompt;   /* NULL and no tokens: standard input */
+	const char *system;   /* NULL: none */
 	int32_t *tokens;      /* [n_tokens], owned */
 	uint32_t n_tokens;
 	uint32_t max_tokens;  /* 0: no limit */
@@ -28,10 +33,15 @@ struct run_options {
 	uint32_t timeout_ms, first_token_ms; /* 0: none */
 	int32_t stop[MIMEO_STOP_MAX];
 	uint32_t n_stop;
+	const char *stop_texts[MIMEO_TEXT_STOP_MAX];
+	uint32_t n_stop_texts;
+	uint32_t request_class; /* enum mimeo_class */
+	float repetition_penalty, presence_penalty, frequency_penalty;
+	uint32_t top_logprobs;
 	struct mimeo_sampling sampling;
 	const char *mask_text; /* NULL: the model's */
 	struct mask_text mask;
-	bool ignore_eos, deterministic, ids;
+	bool ignore_eos, deterministic, ids, json_events, logprobs;
 	bool done; /* --help or --version: nothing left to do */
 };
 

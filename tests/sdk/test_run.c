@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "ipc/msg_table.h"
 #include "tests/ipc/test.h"
 #include "tests/sdk/session.h"
 
@@ -50,11 +51,23 @@ static struct outcome run_at(const char *folder, const char *socket, const char 
 	return outcome;
 }
 
+/* The answer to the program's only call. */
+static void say_that_models_have_no_files(struct fake *fake)
+{
+	uint8_t bytes[MSG_CALL_MAX];
+	int n = msg_table_write(&msg_reply_table, &(struct msg_reply){0}, bytes, sizeof(bytes));
+
+	assert_true(n > 0);
+	socket_send(fake->socket, bytes, (size_t)n, NULL, 0); /* fails if the program has refused the model */
+}
+
 static void *serve_when_attached(void *argument)
 {
 	struct fake *fake = argument;
 
 	fake_session(fake);
+	if (!fake->script.silent)
+		say_that_models_have_no_files(fake);
 	if (!fake->script.stalled)
 		fake_serve(fake);
 	return NULL;
@@ -238,8 +251,10 @@ static void test_logits_file_is_raw_floats_of_the_vocabulary(void **state)
 
 static void test_wrong_usage_exits_2_with_one_line(void **state)
 {
-	const char *const lines[] = {"", "--model m", "--prompt x",
-		"--model m --prompt x --tokens 1", "--model m --tokens 1,", "--model m --tokens ''",
+	const char *const lines[] = {"--model m --prompt x --tokens 1", "--chat --tokens 1", "--chat --score",
+		"--system x --prompt x", "--prompt x --class fast", "--prompt x --logprobs 1",
+		"--prompt x --json-events --logprobs 21", "--prompt x --repetition-penalty 0",
+		"--prompt x --presence-penalty 2.5", "--prompt x --stop-text ''", "--tokenize --json-events --prompt x", "--model m --tokens 1,", "--model m --tokens ''",
 		"--model m --tokens -1",
 		"--model m --tokens 1 --max-tokens -1", "--model m --tokens 1 --top-p 1.5",
 		"--model m --tokens 1 --temperature nan", "--model m --tokens 1 --sampling none",

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/run/run_chat.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "build-config.h"
+#include "daemon/run/run_request.h"
+
+#if HAVE_LIBEDIT
+#include <editline/readline.h>
+#endif
+
+#define PROMPT "> "
+
+struct run_chat {
+	const struct run_session *session;
+	json_t *messages;
+	uint32_t sequence; /* 0: the request's own */
+	int32_t *tokens;   /* [max_seq_len] what the sequence has */
+	uint32_t n_tokens;
+};
+
+static int run_chat_fail(const char *what, int status)
+{
+	run_complain("%s: %s", what, mimeo_strerror(status));
+	return status <= MIMEO_E_GONE ? RUN_DAEMON : RUN_REFUSED;
+}
+
+static void run_chat_add(struct run_chat *chat, const char *role, const char *content, size_t length)
+{
+	json_array_append_new(chat->messages,
+		json_pack("{ss so}", "role", role, "content", json_stringn(content, length)));
+}
+
+static void run_chat_forget(struct run_chat *chat)
+{
+	json_array_clear(chat->messages);
+	if (chat->session->options->system)
+		run_chat_add(chat, "system", chat->session->options->system, strlen(chat->session->options->system));
+}
+
+/* A history is only kept for further turns. */
+static int run_chat_init(struct run_chat *ret, const struct run_session *session, bool history)
+{
+	*ret = (struct run_chat){.session = session, .messages = json_array()};
+	run_chat_forget(ret);
+	if (!history)
+		return RUN_OK;
+	ret->tokens = calloc(session->model->max_seq_len, sizeof(*ret->tokens));
+	if (!ret->tokens) {
+		run_complain("out of memory for %u tokens", session->model->max_seq_len);
+		return RUN_REFUSED;
+	}
+	int rc = mimeo_sequence_open(session->m, session->index, &ret->sequence);
+	return rc < 0 ? run_chat_fail("opening a sequence", rc) : RUN_OK;
+}
+
+static void run_chat_deinit(struct run_chat *chat)
+{
+	json_decref(chat->messages);
+	free(chat->tokens);
+}
+
+/* ---- a turn ---- */
+
+static int run_chat_encode(struct run_chat *chat, struct run_ids *ret)
+{
+	json_t *object = json_pack("{sO}", "messages", chat->messages);
+	char *json = json_dumps(object, JSON_COMPACT);
+	int rc = RUN_REFUSED;
+
+	*ret = (struct run_ids){0};
+	if (json)
+		rc = run_text_encode_chat(&chat->session->text, json, strlen(json), ret);
+	else
+		run_complain("the message is not UTF-8");
+	free(json);
+	json_decref(object);
+	return rc;
+}
+
+/* Leave in the sequence what the new prompt begins with; one token at least is to be computed. */
+static int run_chat_keep_common(struct run_chat *chat, const struct run_ids *ids)
+{
+	uint32_t n = 0;
+	int rc = 0;
+
+	while (n < chat->n_tokens && n + 1 < ids->n && chat->tokens[n] == ids->at[n])
+		n++;
+	if (n < chat->n_tokens)
+		rc = mimeo_sequence_truncate(chat->session->m, chat->sequence, n);
+	chat->n_tokens = n;
+	return rc < 0 ? run_chat_fail("truncating the sequence", rc) : RUN_OK;
+}
+
+/* The answer goes to the terminal and to `copy`. */
+static int run_chat_request(struct run_chat *chat, const struct run_ids *ids, FILE *copy)
+{
+	struct run_request request = {.sequence = chat->sequence, .n_history = chat->n_tokens,
+		.tokens = ids->at + chat->n_tokens, .n_tokens = ids->n - chat->n_tokens};
+	struct run_output output = {0};
+	struct run_usage usage;
+	int rc = run_request_limit(chat->session, ids->n, 0, &request.max_tokens);
+
+	if (rc == RUN_OK)
+		rc = run_request_check(chat->session, ids->n);
+	if (rc == RUN_OK)
+		rc = run_output_init(&output, chat->session, ids->at, ids->n);
+	if (rc == RUN_OK) {
+		if (chat->tokens) {
+			memcpy(chat->tokens, ids->at, ids->n * sizeof(*ids->at));
+			request.generated = chat->tokens + ids->n;
+			request.n_capacity = chat->session->model->max_seq_len - ids->n;
+		}
+		output.copy = copy;
+		rc = run_request(chat->session, &request, &output, &usage);
+		/* Of a request that failed, fewer tokens may be in the sequence than were sent. */
+		chat->n_tokens = ids->n + request.n_generated;
+		if (usage.n_sequence < chat->n_tokens)
+			chat->n_tokens = usage.n_sequence;
+	}
+	run_output_deinit(&output);
+	return rc;
+}
+
+static int run_chat_answer(struct run_chat *chat)
+{
+	struct run_ids ids;
+	char *answer = NULL;
+	size_t length = 0;
+	int rc = run_chat_encode(chat, &ids);
+	FILE *copy = rc == RUN_OK ? open_memstream(&answer, &length) : NULL;
+
+	if (rc == RUN_OK)
+		rc = run_chat_keep_common(chat, &ids);
+	if (rc == RUN_OK)
+		rc = run_chat_request(chat, &ids, copy);
+	if (copy)
+		fclose(copy);
+	if (rc == RUN_OK)
+		run_chat_add(chat, "assistant", answer, length);
+	free(answer);
+	free(ids.at);
+	return rc;
+}
+
+static int run_chat_turn(struct run_chat *chat, const char *message, size_t length)
+{
+	run_chat_add(chat, "user", message, length);
+	return run_chat_answer(chat);
+}
+
+/* ---- the terminal ---- */
+
+#if HAVE_LIBEDIT
+static char *run_chat_line(void)
+{
+	char *line = readline(PROMPT);
+
+	if (line && *line)
+		add_history(line);
+	return line;
+}
+#else
+static char *run_chat_line(void)
+{
+	char *line = NULL;
+	size_t capacity = 0;
+	ssize_t length;
+
+	fputs(PROMPT, stdout);
+	fflush(stdout);
+	length = getline(&line, &capacity, stdin);
+	if (length < 0) {
+		free(line);
+		return NULL;
+	}
+	if (length > 0 && line[length - 1] == '\n')
+		line[length - 1] = '\0';
+	return line;
+}
+#endif
+
+static void run_chat_on_interrupt(int signal)
+{
+	run_interrupted = signal;
+}
+
+/* SIGINT ends the answer that is printed; while a line is read, it ends the program. */
+static int run_chat_interruptible_turn(struct run_chat *chat, const char *line)
+{
+	struct sigaction handler = {.sa_handler = run_chat_on_interrupt}, before;
+	int rc;
+
+	run_interrupted = 0;
+	sigaction(SIGINT, &handler, &before);
+	rc = run_chat_turn(chat, line, strlen(line));
+	sigaction(SIGINT, &before, NULL);
+	/* A turn that was refused is not part of the chat. */
+	if (rc == RUN_REFUSED)
+		json_array_remove(chat->messages, json_array_size(chat->messages) - 1);
+	return rc == RUN_REFUSED ? RUN_OK : rc;
+}
+
+static int run_chat_talk(struct run_chat *chat)
+{
+	char *line;
+	int rc = RUN_OK;
+
+	while (rc == RUN_OK && (line = run_chat_line())) {
+		if (strcmp(line, "/quit") == 0) {
+			free(line);
+			return RUN_OK;
+		}
+		if (strcmp(line, "/new") == 0)
+			run_chat_forget(chat);
+		else if (strcmp(line, "/help") == 0 || strcmp(line, "/") == 0)
+			puts("/new: forget the chat; /quit, or Ctrl-D: leave; Ctrl-C: end the answer");
+		else if (*line)
+			rc = run_chat_interruptible_turn(chat, line);
+		free(line);
+	}
+	if (rc == RUN_OK)
+		putchar('\n');
+	return rc;
+}
+
+int run_chat(const struct run_session *session)
+{
+	const struct run_options *options = session->options;
+	bool talks = !options->prompt && isatty(STDIN_FILENO);
+	struct run_chat chat;
+	char *input = NULL;
+	size_t length = 0;
+	int rc = run_chat_init(&chat, session, talks);
+
+	if (rc == RUN_OK && talks)
+		rc = run_chat_talk(&chat);
+	else if (rc == RUN_OK && options->prompt)
+		rc = run_chat_turn(&chat, options->prompt, strlen(options->prompt));
+	else if (rc == RUN_OK && (rc = run_text_read_input(&input, &length)) == RUN_OK)
+		rc = run_chat_turn(&chat, input, length);
+	free(input);
+	run_chat_deinit(&chat);
+	return rc;
+}

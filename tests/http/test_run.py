@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""mimeo-run with a tokenizer: text, chats, scores, JSON. tinycalc answers "count 97 3\\n" with "97 98 99"."""
+import json
+import math
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import rig
+
+PROGRAM = str(rig.BUILD / "daemon" / "mimeo-run")
+ENV = {"LD_LIBRARY_PATH": ":".join(str(rig.BUILD / folder) for folder in ("sdk", "sdk/text"))}
+
+
+def run(*arguments, text="", status=0):
+    done = subprocess.run([PROGRAM, *arguments], input=text, capture_output=True, text=True, timeout=rig.PATIENCE,
+                          env={**os.environ, "MIMEO_SOCKET": str(daemon.socket), **ENV})
+    assert done.returncode == status, (arguments, done)
+    assert (done.stderr == "") == (status == 0), done.stderr
+    return done.stdout if status == 0 else done.stderr
+
+
+def test_prompt_and_answer_are_text():
+    assert run("--prompt", "count 97 3\n") == "97 98 99"
+    assert run("--model", "tinycalc", "--prompt", "count 97 3\n", "--ids") == "57,55,32,57,56,32,57,57\n"
+
+
+def test_prompt_comes_from_a_pipe_without_its_last_newline():
+    assert run(text="count 97 3\n\n") == "97 98 99"
+    assert run("--tokenize", text="a\n") == "1\n97\n"
+
+
+def test_answer_ends_before_a_stop_text():
+    assert run("--prompt", "count 97 12\n", "--stop-text", "99 1") == "97 98 "
+    assert run("--prompt", "count 97 12\n", "--stop-text", "x", "--stop-text", "8 9") == "97 9"
+
+
+def test_chat_renders_the_template():
+    assert run("--chat", "--prompt", "count 97 3") == "97 98 99"
+    assert run("--chat", text="count 97 3\n") == "97 98 99"
+    assert "exclude each other" in run("--chat", "--score", status=2)
+
+
+def test_tokens_are_printed_one_a_line():
+    assert run("--tokenize", "--prompt", "ab") == "1\n97\n98\n"
+    assert run("--tokenize", "--tokens", "5,6") == "5\n6\n"
+
+
+def test_scores_are_log_probabilities_of_the_prompts_tokens():
+    lines = run("--score", "--prompt", "count 97 3\n97").splitlines()
+    rows = [line.split("\t") for line in lines[:-1]]
+    assert [int(row[1]) for row in rows] == [1, *b"count 97 3\n97"]
+    assert rows[0][0] == "-" and json.loads(rows[1][2]) == "c"
+    logprobs = [float(row[0]) for row in rows[1:]]
+    assert all(x <= 0 for x in logprobs)
+    assert logprobs[-1] > -0.1 > logprobs[0], "the answer is sure, its first letter is not"
+    total, perplexity = (float(part.split()[-1]) for part in lines[-1].split(", ")[1:])
+    assert math.isclose(total, sum(logprobs), abs_tol=1e-4)
+    assert math.isclose(perplexity, math.exp(-sum(logprobs) / len(logprobs)), rel_tol=1e-4)
+
+
+def test_json_events_tell_all():
+    events = [json.loads(line) for line in
+              run("--prompt", "count 97 3\n", "--json-events", "--logprobs", "2").splitlines()]
+    *tokens, final = events
+    assert "".join(e["text"] for e in tokens) + final["text"] == "97 98 99"
+    assert [t for e in tokens for t in e["tokens"]] == [*b"97 98 99", 2]
+    for event in tokens:
+        for token, entries in zip(event["tokens"], event["logprobs"], strict=True):
+            assert len(entries) == 3 and entries[0]["token"] == token and entries[0]["logprob"] <= 0
+            assert entries[1]["logprob"] >= entries[2]["logprob"]
+    assert final["finish"] == "stop" and final["prompt_tokens"] == 12 and final["generated_tokens"] == 9
+    assert 0 <= final["first_token_s"] <= final["seconds"]
+
+
+def test_penalties_and_class_reach_the_daemon():
+    assert run("--prompt", "count 97 3\n", "--class", "batch") == "97 98 99"
+    assert run("--prompt", "count 97 3\n", "--frequency-penalty", "2", "--repetition-penalty", "100") != "97 98 99"
+
+
+def test_refusals_say_why():
+    assert "the daemon serves: tinycalc" in run("--model", "x", "--prompt", "a", status=3)
+    assert "exceed the" in run("--prompt", "a", "--max-tokens", "9000", status=3)
+    assert "--stop-text: it is not UTF-8" in run("--prompt", "a", "--stop-text", os.fsdecode(b"\xff"), status=2)
+
+
+class Terminal:
+    """mimeo-run with a terminal."""
+
+    def __init__(self, *arguments):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.environ.update(ENV, MIMEO_SOCKET=str(daemon.socket), TERM="dumb")
+            os.execv(PROGRAM, [PROGRAM, *arguments])
+        self.text = ""
+
+    def expect(self, what):
+        until = time.monotonic() + rig.PATIENCE
+        while what not in self.text:
+            assert time.monotonic() < until, f"never: {what!r} in {self.text!r}"
+            if select.select([self.fd], [], [], 0.1)[0]:
+                self.text += os.read(self.fd, 4096).decode(errors="replace")
+        before, self.text = self.text.split(what, 1)
+        return before
+
+    def say(self, line):
+        os.write(self.fd, line.encode())
+
+    def wait(self):
+        try:
+            while os.read(self.fd, 4096):
+                pass
+        except OSError:
+            pass
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def prompt_tokens():
+    rows = json.loads(daemon.ctl("--json", "sessions"))
+    return sum(row["prompt_tokens"] for row in rows)
+
+
+def test_chat_on_a_terminal_keeps_its_history_in_the_daemon():
+    terminal = Terminal("--chat", "--max-tokens", "40")
+    terminal.expect("> ")
+    terminal.say("count 97 3\n")
+    terminal.expect("97 98 99")
+    terminal.expect("tokens/s")
+    before = prompt_tokens()
+    terminal.expect("> ")
+    terminal.say("ab\n")
+    terminal.expect("first token after")
+    assert prompt_tokens() - before < len("count 97 3\n97 98 99"), "less than the history"
+    terminal.expect("> ")
+    terminal.say("/quit\n")
+    assert terminal.wait() == 0
+
+
+def test_interrupt_ends_the_answer_and_not_the_chat():
+    terminal = Terminal("--chat", "--ignore-eos")
+    terminal.expect("> ")
+    daemon.hold()
+    terminal.say("count 97 3\n")
+    daemon.await_metric("mimeo_requests_running", 1)
+    terminal.expect("waiting for the first token: 1 s")
+    os.kill(terminal.pid, signal.SIGINT)
+    time.sleep(0.2)
+    daemon.release()
+    terminal.expect("> ")
+    daemon.await_metric("mimeo_requests_running", 0)
+    terminal.say("\x04")
+    assert terminal.wait() == 0
+
+
+if __name__ == "__main__":
+    with rig.Rig(start=False) as own:
+        daemon = own.daemon
+        daemon.start()
+        rig.eventually(lambda: "ready" in daemon.log(), "mimeod serves")
+        rig.run(sys.modules[__name__], with_shared=False)
