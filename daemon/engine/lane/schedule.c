@@ -18,6 +18,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "daemon/engine/lane/row.h"
 #include "daemon/engine/lane/speculation.h"
 #include "daemon/engine/lane/updates.h"
 #include "daemon/engine/requests/class.h"
@@ -81,102 +82,6 @@ static bool schedule_leaves_results(const struct sequence *s)
 	const struct request *r = s->request;
 
 	return (r->want_logits && !r->logits.at) || ((r->want_hidden || r->mean_hidden) && !r->hidden.at);
-}
-
-/* The address of the row's embeddings. Tokens of earlier requests that are still to be computed come
- * before the request's own: those have ids, and a chunk may have no others. */
-static void schedule_place_embeddings(
-	const struct runner *runner, const struct sequence *s, struct step_row *row)
-{
-	const struct request *request = s->request;
-	const struct request_row *own = &request->rows[s->row];
-	uint32_t begin = sequence_request_start(s);
-	uint32_t n_ids = row->start < begin ? begin - row->start : 0;
-
-	if (row->n_tokens <= n_ids)
-		return;
-	uint64_t at = own->first + (uint64_t)(row->start + n_ids - begin);
-	assert(at + row->n_tokens - n_ids <= (uint64_t)own->first + own->n_tokens);
-	row->embeddings = request->embeddings.at + at * runner->inputs.persistent.embedding_bytes;
-	row->n_ids = n_ids;
-}
-
-/* Evicted tokens before a request with its own mask were computed under the model's mask. They are computed
- * under it again, and the slot is initialised again where they end. Returns that position; 0: none. */
-static uint32_t schedule_history_end(const struct sequence *s)
-{
-	return s->request->own_mask && s->n_computed < s->n_history ? s->n_history : 0;
-}
-
-/* The row's mask, by positions of the sequence. */
-static struct slot_mask schedule_mask_of(const struct sequence *s)
-{
-	const struct mimeo_mask *m =
-		schedule_history_end(s) ? &s->runner->options.mask : &s->request->mask;
-	uint32_t begin = sequence_request_start(s);
-	struct slot_mask mask = {.kind = m->kind, .window = m->window, .begin = begin};
-
-	mask.end = m->kind == MIMEO_MASK_WINDOW ? m->sinks : begin + sequence_prefix(s);
-	return mask;
-}
-
-/* The word of own token i. The client's may be anything: only the token itself and those before it count. */
-static uint64_t schedule_tree_word(const uint8_t *words, uint32_t i)
-{
-	uint64_t word;
-
-	memcpy(&word, words + (size_t)i * sizeof(word), sizeof(word));
-	return (word & (((uint64_t)1 << i) - 1)) | (uint64_t)1 << i;
-}
-
-/* Does another document begin with the own token i? */
-static bool schedule_is_document_start(const uint8_t *words, uint32_t i)
-{
-	const uint8_t *at = words + (size_t)i * sizeof(uint64_t);
-
-	return i == 0 || memcmp(at, at - sizeof(uint64_t), sizeof(uint64_t)) != 0;
-}
-
-/* The words of the row's mask. Tokens of earlier requests have none (0); those that are
- * generated belong to the last document. */
-static void schedule_place_words(
-	struct sequence *s, const struct inputs_slot *slot, struct step_row *row)
-{
-	const struct request_row *own = &s->request->rows[s->row];
-	const uint8_t *words = s->request->mask_words + (size_t)own->first * sizeof(uint64_t);
-	bool tree = s->request->mask.kind == MIMEO_MASK_TREE;
-	uint32_t begin = sequence_request_start(s);
-	uint64_t *to = inputs_next_words(slot);
-
-	for (uint32_t j = 0; j < row->n_tokens; j++) {
-		uint32_t position = row->start + j, i = position - begin;
-
-		if (position >= begin && i < own->n_tokens && !tree && schedule_is_document_start(words, i))
-			s->document = position;
-		to[j] = position < begin ? 0 : tree ? schedule_tree_word(words, i) : s->document;
-	}
-	row->words = to;
-	row->tree = begin;
-	row->flags |= tree ? ROW_TREE : 0;
-}
-
-static void schedule_add_init(struct inputs_slot *slot, struct sequence *s)
-{
-	const struct slot_mask mask = schedule_mask_of(s);
-
-	inputs_add_init(slot, s->slot, &s->request->sampling, s->table.pages, s->table.n_pages);
-	inputs_set_mask(slot, &mask);
-	speculation_begin(s);
-	inputs_set_drafts(slot, s->n_drafts);
-}
-
-/* The entries of the block table that changed since the slot's last row. */
-static void schedule_add_pages(struct inputs_slot *slot, const struct sequence *s, struct step_row *row)
-{
-	row->page_first = s->n_shown;
-	row->n_pages = s->table.n_pages - s->n_shown;
-	if (row->n_pages)
-		row->page_offset = inputs_add_pages(slot, s->table.pages + s->n_shown, row->n_pages);
 }
 
 /* Has the step capacity for the block table entries of the sequence's row? */
@@ -248,15 +153,15 @@ static void schedule_write_row(struct batch *b, struct sequence *s, const struct
 	int32_t *ids;
 
 	if (!s->slot_ready)
-		schedule_add_init(slot, s);
+		row_add_init(slot, s);
 	else
-		schedule_add_pages(slot, s, &step_row);
+		row_add_pages(slot, s, &step_row);
 	s->slot_ready = true;
 	s->n_shown = s->table.n_pages;
 	if (s->request->mask_words)
-		schedule_place_words(s, slot, &step_row);
+		row_place_words(s, slot, &step_row);
 	if (s->request->embeddings.at)
-		schedule_place_embeddings(runner, s, &step_row);
+		row_place_embeddings(runner, s, &step_row);
 	ids = inputs_add_row(slot, &step_row);
 	if (from_slot || row->verify)
 		memset(ids, 0, n_run * sizeof(ids[0]));
@@ -331,7 +236,7 @@ static bool schedule_add_row(struct batch *b, struct sequence *s, uint32_t n_tok
 	b->inflight->n_prompt += decode ? 0 : n_tokens;
 	b->inflight->rows[b->inflight->n_rows] = row;
 	schedule_add_to_shape(b, n_run, decode);
-	if (schedule_history_end(s) && s->n_computed + n_tokens == schedule_history_end(s))
+	if (row_history_end(s) && s->n_computed + n_tokens == row_history_end(s))
 		s->slot_ready = false;
 	schedule_count_row(s, n_tokens);
 	/* A step's token is the client's to append. */
@@ -508,8 +413,8 @@ static void schedule_add_chunks(struct batch *b)
 			n = budget;
 		if (n > left)
 			n = left;
-		if (schedule_history_end(s) && n > schedule_history_end(s) - s->n_computed)
-			n = schedule_history_end(s) - s->n_computed;
+		if (row_history_end(s) && n > row_history_end(s) - s->n_computed)
+			n = row_history_end(s) - s->n_computed;
 		n = schedule_uncut(s, positions_capacity(b->inflight->slot, s, n, false), budget);
 		if (n)
 			schedule_add_row(b, s, n, false);

@@ -33,7 +33,7 @@ struct pinned {
 	struct pinned_user users[ENGINE_SESSIONS_MAX]; /* by index in accounting.users */
 };
 
-/* The model's slots: requests/sequence.c, requests/admit.c. */
+/* The model's slots: requests/sequence.c, requests/start.c. */
 struct slots {
 	int32_t *free;
 	uint32_t n_free;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Admission: which waiting request takes slots and pages. A generate request starts with pages for the
- * tokens that it has and the next ones; schedule.c takes the others as tokens come.
+ * Admission: the order in which waiting requests get slots and pages. start.c starts one of them.
  *
  * Order: requests of one session that name the same sequence start one after another, as submitted.
  * A pass walks a session's waiting list; a sequence that an earlier request waits for, or that is
@@ -9,481 +8,15 @@
  *
  * Turns: the session whose turn it is (share.h) starts one generate request; ADMIT_COST bounds a session's
  * turn. Batch requests that would be spare (class.h) have their turns when nothing else can start.
- *
- * A request that finds a slot, but not all slots and pages that it needs, is blocked: later requests pass it.
- * When ADMIT_PASSES requests have passed the model's oldest blocked request, it becomes the model's head.
- * Then no other request of the model starts, and generate requests are preempted, the youngest first, until
- * the head fits. Requests older than the head are preempted only if they have gained a token since they
- * started, so that they end, too. Of a request that would be spare only batch requests count that pass it.
  */
 #include "daemon/engine/requests/admit.h"
 
-#include <assert.h>
-#include <string.h>
-
-#include "daemon/engine/requests/charge.h"
 #include "daemon/engine/requests/class.h"
-#include "daemon/engine/requests/completion.h"
-#include "daemon/engine/requests/finish.h"
-#include "daemon/engine/requests/follow.h"
-#include "daemon/engine/requests/reclaim.h"
-#include "daemon/engine/requests/sequence_calls.h"
+#include "daemon/engine/requests/engine_session.h"
+#include "daemon/engine/requests/share.h"
+#include "daemon/engine/requests/start.h"
 
-#define ADMIT_PASSES 32   /* requests that may pass a blocked one */
-#define ADMIT_COST 1024   /* of a session's turn, in requests, rows, and tokens to copy or compare: */
-#define ADMIT_COPIED 64   /* so many tokens cost as much as one request */
-
-enum admit_outcome { STARTED, BLOCKED }; /* STARTED: or ended; it no longer waits */
-
-/* Refuse the request; it no longer waits. */
-static enum admit_outcome admit_fail(struct request *request, int status, struct msg_detail d)
-{
-	finish_request(request, status,
-		request->op == RING_OP_GENERATE ? MIMEO_FINISH_ERROR : MIMEO_FINISH_NONE, &d);
-	return STARTED;
-}
-
-static uint32_t admit_pages_needed(const struct sequence *sequence, uint32_t n_total)
-{
-	return kv_pages_needed(sequence->runner->kv, &sequence->table, sequence->n_computed,
-		n_total - sequence->n_computed);
-}
-
-static uint32_t admit_pages_in_all(const struct runner *runner, uint32_t n_tokens)
-{
-	return (n_tokens - 1) / runner->limits->page_tokens + 1;
-}
-
-/* Charge the session's turn for n_tokens that are copied or compared. */
-static void admit_copies(struct engine_session *session, uint32_t n_tokens)
-{
-	session->cost += n_tokens / ADMIT_COPIED;
-}
-
-/* Tokens of the prefix cache are not computed, and have no results. */
-static bool admit_may_take_prefix(const struct sequence *sequence, const struct request *request)
-{
-	return sequence_shares(sequence, request) && !request_wants_positions(request);
-}
-
-/* ---- starting ---- */
-
-static void admit_start(struct request *request)
-{
-	struct slots *slots = &request->runner->slots;
-	struct request *blocked;
-
-	engine_session_wait_remove(request->session, request);
-	request->state = REQUEST_RUNNING;
-	request->n_passed = 0;
-	blocked = slots->blocked;
-	if (!blocked || blocked->order > request->order ||
-		(class_is_spare(blocked) && request->class != MIMEO_CLASS_BATCH))
-		return;
-	if (++blocked->n_passed < ADMIT_PASSES || slots->head)
-		return;
-	slots->head = blocked;
-	request->session->accounting->admit = true;
-}
-
-/* Append the row's tokens to its sequence. */
-static void admit_append(struct sequence *sequence, const struct request_row *row)
-{
-	assert(sequence->n_tokens + row->n_tokens <= sequence->session->max_seq_len);
-	memcpy(sequence->tokens + sequence->n_tokens, row->tokens, row->n_tokens * sizeof(row->tokens[0]));
-	sequence->n_tokens += row->n_tokens;
-}
-
-/* Run a row on its sequence, with pages for n_total tokens: this cannot fail, because they were counted as
- * free and only this thread takes pages. */
-static void admit_run(struct request *request, uint32_t i, struct sequence *sequence, uint32_t n_total)
-{
-	int rc;
-
-	sequence_run(sequence, request, i);
-	rc = sequence_extend(sequence, n_total);
-	assert(!rc);
-}
-
-/* Spare ones count as younger than all others. */
-static bool admit_is_older(const struct request *a, const struct request *b)
-{
-	return class_is_spare(a) == class_is_spare(b) ? a->order < b->order : class_is_spare(b);
-}
-
-static enum admit_outcome admit_wait(struct request *request)
-{
-	struct slots *slots = &request->runner->slots;
-
-	/* Where no slot is free nothing passes it: it is its session's turn later. */
-	if (!slots->n_free)
-		return BLOCKED;
-	if (!slots->blocked || admit_is_older(request, slots->blocked))
-		slots->blocked = request;
-	return BLOCKED;
-}
-
-/* The request waits for something that may never be released, so it must not delay others. */
-static enum admit_outcome admit_wait_beside(struct request *request)
-{
-	engine_session_wait_beside(request);
-	request->n_passed = 0;
-	return BLOCKED;
-}
-
-/* Are the free slots and pages reserved for another request? */
-static bool admit_is_passed_over(const struct request *request)
-{
-	const struct slots *slots = &request->runner->slots;
-
-	return (slots->head && slots->head != request) || (slots->reserved_for && slots->reserved_for != request);
-}
-
-/* Slots and pages that are preempted become free when the launched steps complete. They are reserved for the
- * request: otherwise a session with an earlier turn would take them. */
-static void admit_reserve(struct request *request, bool preempted)
-{
-	struct slots *slots = &request->runner->slots;
-
-	if (!preempted)
-		return;
-	slots->reserved_for = request;
-	slots->reserved_step = request->runner->launched;
-	slots->reserved_turn = request->session->accounting->n_turns;
-}
-
-/* Get slots for the request, by preemption if necessary. */
-static bool admit_has_slots(struct request *request, uint32_t n_slots)
-{
-	struct runner *runner = request->runner;
-
-	if (runner->slots.n_free >= n_slots)
-		return true;
-	if (runner->slots.head == request)
-		return reclaim_slots(runner, n_slots);
-	admit_reserve(request, reclaim_slots_of_others(runner, n_slots, request));
-	return false;
-}
-
-/* Get slots and pages for the request, whose sequences are marked with `claim`: by eviction if that suffices,
- * for the model's head also by preemption. */
-static bool admit_make_free(struct request *request, uint32_t n_slots, uint32_t n_pages, uint64_t claim)
-{
-	struct runner *runner = request->runner;
-	const bool head = runner->slots.head == request;
-
-	if (runner->slots.n_copies + n_slots > runner->limits->max_requests || !admit_has_slots(request, n_slots))
-		return false;
-	if (kv_pages_free(runner->kv) >= n_pages || reclaim_pages(runner, n_pages, claim, head))
-		return true;
-	if (!head)
-		admit_reserve(request, reclaim_pages_of_others(runner, n_pages, request));
-	return false;
-}
-
-/* ---- generate ---- */
-
-/* Set how many tokens the request may generate. STARTED: it was refused. */
-static enum admit_outcome admit_limit(struct request *request, const struct sequence *sequence)
-{
-	const struct runner *runner = request->runner;
-	const uint32_t n_pages = kv_pages_total(runner->kv), max_seq_len = runner->options.max_seq_len;
-	const uint64_t n_own = (uint64_t)sequence->n_tokens + request->rows[0].n_tokens;
-	const uint64_t most = (uint64_t)n_pages * runner->limits->page_tokens;
-	uint64_t total = n_own + (request->no_limit ? 1 : request->max_tokens);
-	uint32_t in_all;
-
-	if (total > max_seq_len)
-		return admit_fail(request, MIMEO_E_TOO_LONG,
-			DETAIL(RING_DETAIL_LENGTH, (int64_t)total, max_seq_len));
-	in_all = admit_pages_in_all(runner, (uint32_t)total);
-	if (in_all > n_pages)
-		return admit_fail(request, MIMEO_E_TOO_LONG,
-			DETAIL(RING_DETAIL_PAGES, in_all, n_pages));
-	if (!request->no_limit)
-		return BLOCKED;
-	total = most < max_seq_len ? most : max_seq_len;
-	if (request->max_tokens > total - n_own)
-		request->max_tokens = (uint32_t)(total - n_own);
-	return BLOCKED;
-}
-
-/* A request without tokens goes on with those of its sequence. STARTED: refused, for it cannot. */
-static enum admit_outcome admit_continue(struct request *request, struct sequence *sequence)
-{
-	const bool computed = sequence->n_computed == sequence->n_tokens;
-
-	if (!sequence->n_tokens)
-		return admit_fail(request, MIMEO_E_INVALID, DETAIL(RING_DETAIL_CONTINUE, request->sequence, 0));
-	if (computed && sequence->fixed)
-		return admit_fail(request, MIMEO_E_UNSUPPORTED, DETAIL(RING_DETAIL_CONTINUE, request->sequence, 1));
-	if (computed)
-		sequence_step_back(sequence);
-	return BLOCKED;
-}
-
-/* STARTED: refused, for what is wrong with its sequence. */
-static enum admit_outcome admit_check_generate(struct request *request, struct sequence *sequence)
-{
-	struct msg_detail refusal;
-
-	if (!sequence || (!sequence->open && !sequence->ephemeral))
-		return admit_fail(request, MIMEO_E_UNKNOWN_SEQUENCE,
-			DETAIL(RING_DETAIL_SEQUENCE, request->sequence));
-	if (sequence->runner != request->runner)
-		return admit_fail(request, MIMEO_E_INVALID,
-			DETAIL(RING_DETAIL_ROW_MODEL, 0, request->sequence));
-	if (!request->rows[0].n_tokens && admit_continue(request, sequence) == STARTED)
-		return STARTED;
-	if (admit_limit(request, sequence) == STARTED)
-		return STARTED;
-	return charge_generate(request, sequence, &refusal) ? BLOCKED : admit_fail(request, MIMEO_E_QUOTA, refusal);
-}
-
-/* The length for which the request gets pages when it starts: its tokens, the first generated one, and the
- * draft tokens after that, whose keys the draft model writes together with the prompt's. */
-static uint32_t admit_first_end(const struct request *request, const struct sequence *sequence)
-{
-	const uint32_t n_left = request->max_tokens - request->n_generated;
-	const uint32_t n_behind = 1 + request->n_drafts;
-
-	assert(n_left > 0);
-	return sequence->n_tokens + (n_behind < n_left ? n_behind : n_left);
-}
-
-/* Take a slot and pages, if available. The sequence already has the request's tokens. */
-static enum admit_outcome admit_place_generate(struct request *request, struct sequence *sequence)
-{
-	const uint32_t n_total = admit_first_end(request, sequence);
-	const uint32_t needed = admit_pages_needed(sequence, n_total);
-
-	sequence->claim = ++request->session->accounting->pass;
-	if (needed > kv_pages_free(request->runner->kv) && needed > reclaim_most(request->runner, sequence->claim))
-		return admit_wait_beside(request);
-	if (!admit_make_free(request, 1, needed, sequence->claim))
-		return admit_wait(request);
-	admit_start(request);
-	admit_run(request, 0, sequence, n_total);
-	return STARTED;
-}
-
-/* It does not start so far. */
-static enum admit_outcome admit_cut(struct request *request, struct sequence *sequence, uint32_t n_cached)
-{
-	if (n_cached)
-		sequence_drop_prefix(sequence);
-	if (!request->started)
-		sequence->n_tokens -= request->rows[0].n_tokens;
-	return BLOCKED;
-}
-
-/* Does it wait for a running request that computes the beginning of its prompt? */
-static bool admit_follows(struct request *request, const struct sequence *sequence, uint32_t n_cached)
-{
-	uint32_t n_compared;
-	bool follows;
-
-	if (sequence->n_computed > n_cached || !admit_may_take_prefix(sequence, request))
-		return false;
-	follows = follow_begin(request, sequence, n_cached, &n_compared);
-	admit_copies(request->session, n_compared);
-	return follows;
-}
-
-static enum admit_outcome admit_generate(struct request *request)
-{
-	struct runner *runner = request->runner;
-	struct sequence *sequence = engine_session_request_sequence(request);
-	uint32_t n_cached = 0;
-
-	if (!request->sequence && !request->started) {
-		sequence->ephemeral = true;
-		sequence_reset(sequence, runner);
-	}
-	if (!request->started && admit_check_generate(request, sequence) == STARTED)
-		return STARTED;
-	if (admit_is_passed_over(request) || follow_waits(request))
-		return BLOCKED;
-	if (!admit_has_slots(request, 1))
-		return admit_wait(request);
-	if (!request->started)
-		admit_append(sequence, &request->rows[0]);
-	admit_copies(request->session, sequence->n_tokens);
-	if (!sequence->table.n_pages && admit_may_take_prefix(sequence, request))
-		n_cached = sequence_take_prefix(sequence, request->n_drafts > 0);
-	if (admit_follows(request, sequence, n_cached))
-		return admit_cut(request, sequence, n_cached);
-	if (admit_place_generate(request, sequence) == BLOCKED)
-		return admit_cut(request, sequence, n_cached);
-	if (!request->started) {
-		request->n_cached = n_cached;
-		counter_add(&request->session->port->n_cached_tokens, n_cached);
-		share_charge(request->session, sequence->n_tokens - sequence->n_computed);
-	}
-	counter_add(&request->runner->n_cached_tokens, n_cached);
-	request->started = true;
-	return STARTED;
-}
-
-/* ---- step ---- */
-
-/* Check the rows of a step. STARTED: it was refused. BLOCKED: they are valid. */
-static enum admit_outcome admit_check_rows(struct request *request)
-{
-	struct engine_session *session = request->session;
-	const uint32_t max_seq_len = request->runner->options.max_seq_len;
-	uint64_t mark = ++session->accounting->pass;
-
-	for (uint32_t i = 0; i < request->n_rows; i++) {
-		const struct request_row *row = &request->rows[i];
-		struct sequence *s = engine_session_sequence(session, row->sequence);
-
-		if (!s || !s->open)
-			return admit_fail(request, MIMEO_E_UNKNOWN_SEQUENCE,
-				DETAIL(RING_DETAIL_SEQUENCE, row->sequence));
-		if (s->runner != request->runner)
-			return admit_fail(request, MIMEO_E_INVALID,
-				DETAIL(RING_DETAIL_ROW_MODEL, i, row->sequence));
-		if (s->claim == mark)
-			return admit_fail(request, MIMEO_E_INVALID,
-				DETAIL(RING_DETAIL_ROW_TWICE, i, row->sequence));
-		s->claim = mark;
-		if ((uint64_t)s->n_tokens + row->n_tokens > max_seq_len)
-			return admit_fail(request, MIMEO_E_TOO_LONG, DETAIL(RING_DETAIL_LENGTH,
-				s->n_tokens + row->n_tokens, max_seq_len));
-	}
-	return BLOCKED;
-}
-
-static struct sequence *admit_row_sequence(const struct request *request, uint32_t i)
-{
-	return engine_session_sequence(request->session, request->rows[i].sequence);
-}
-
-/* STARTED: refused, for pages that it can never have: those of one of its rows, or of all of them if they cannot be
- * evicted as they end. */
-static enum admit_outcome admit_check_pages(struct request *request)
-{
-	const struct runner *runner = request->runner;
-	const uint32_t n_pages = kv_pages_total(runner->kv);
-	uint64_t n_all = 0, n_most = 0;
-
-	for (uint32_t i = 0; i < request->n_rows; i++) {
-		const uint64_t n = admit_pages_in_all(
-			runner, admit_row_sequence(request, i)->n_tokens + request->rows[i].n_tokens);
-
-		n_all += n;
-		n_most = n > n_most ? n : n_most;
-	}
-	if (sequence_request_fixes(request))
-		n_most = n_all;
-	if (n_most <= n_pages)
-		return BLOCKED;
-	return admit_fail(request, MIMEO_E_NO_MEMORY, DETAIL(RING_DETAIL_PAGES, (int64_t)n_most, n_pages));
-}
-
-/* The next row's tokens, and what the prefix cache has of them. */
-static uint32_t admit_append_row(struct request *request, struct sequence *s)
-{
-	admit_append(s, &request->rows[request->n_rows_started]);
-	admit_copies(request->session, s->n_tokens);
-	return !s->table.n_pages && admit_may_take_prefix(s, request) ? sequence_take_prefix(s, false) : 0;
-}
-
-/* It does not start so far. */
-static void admit_cut_row(struct request *request, struct sequence *s)
-{
-	s->n_tokens -= request->rows[request->n_rows_started].n_tokens;
-	if (s->n_computed > s->n_tokens)
-		sequence_drop_prefix(s);
-}
-
-/* Start the next row, if it gets a slot and pages; the rows that wait have the mark `claim`. STARTED: it has, or the
- * request has ended because it cannot have them. */
-static enum admit_outcome admit_row(struct request *request, uint64_t claim)
-{
-	const uint32_t i = request->n_rows_started;
-	struct sequence *s = admit_row_sequence(request, i);
-	struct runner *runner = request->runner;
-	const uint32_t n_cached = admit_append_row(request, s);
-	const uint32_t needed = admit_pages_needed(s, s->n_tokens);
-	const uint32_t most = needed > kv_pages_free(runner->kv) ? reclaim_most(runner, claim) : needed;
-
-	if (needed > most || !admit_make_free(request, 1, needed, claim)) {
-		admit_cut_row(request, s);
-		return needed <= most ? BLOCKED : admit_fail(request, MIMEO_E_NO_MEMORY,
-			DETAIL(RING_DETAIL_PAGES, needed, most));
-	}
-	request->state = REQUEST_STARTING;
-	request->n_cached += n_cached;
-	counter_add(&request->session->port->n_cached_tokens, n_cached);
-	counter_add(&runner->n_cached_tokens, n_cached);
-	share_charge(request->session, s->n_tokens - s->n_computed);
-	admit_run(request, i, s, s->n_tokens);
-	request->n_rows_started++;
-	return STARTED;
-}
-
-static bool admit_others_wait(const struct engine_session *session)
-{
-	const struct accounting *accounting = session->accounting;
-
-	for (uint32_t i = 0; i < accounting->n_sessions; i++) {
-		if (accounting->sessions[i] != session && accounting->sessions[i]->waiting)
-			return true;
-	}
-	return false;
-}
-
-/* Rows that may start now if there are slots: where others wait, no more than their session is entitled to. */
-static uint32_t admit_most_rows(const struct request *request)
-{
-	const struct engine_session *session = request->session;
-	const uint32_t n_slots = request->runner->limits->max_requests;
-	uint32_t part;
-
-	if (!admit_others_wait(session))
-		return n_slots;
-	part = share_entitlement(session->accounting, session, n_slots);
-	return part > session->n_busy ? part - session->n_busy : 1;
-}
-
-/* Its rows start as slots and pages come; one that ends gives its slot back. */
-static enum admit_outcome admit_step(struct request *request)
-{
-	struct msg_detail refusal;
-	uint64_t claim;
-	uint32_t n;
-
-	if (request->state == REQUEST_WAITING &&
-		(admit_check_rows(request) == STARTED || admit_check_pages(request) == STARTED))
-		return STARTED;
-	if (request->state == REQUEST_WAITING && !charge_step(request, &refusal))
-		return admit_fail(request, MIMEO_E_QUOTA, refusal);
-	if (admit_is_passed_over(request))
-		return BLOCKED;
-	claim = ++request->session->accounting->pass;
-	for (uint32_t i = request->n_rows_started; i < request->n_rows; i++)
-		admit_row_sequence(request, i)->claim = claim;
-	for (n = admit_most_rows(request); n && request->n_rows_started < request->n_rows; n--) {
-		if (!admit_has_slots(request, 1) || admit_row(request, claim) == BLOCKED)
-			return admit_wait(request);
-		request->session->started = true;
-		if (request->state != REQUEST_STARTING)
-			return STARTED;
-	}
-	if (request->n_rows_started < request->n_rows)
-		return BLOCKED;
-	admit_start(request);
-	return STARTED;
-}
-
-/* A sequence call is done at once. */
-static enum admit_outcome admit_call(struct request *request)
-{
-	admit_copies(request->session, sequence_call(request));
-	return STARTED;
-}
+#define ADMIT_COST 1024 /* of a session's turn, in requests, rows, and tokens to copy or compare (start.h) */
 
 /* ---- order and turns ---- */
 
@@ -510,7 +43,7 @@ static bool admit_names_claimed(struct request *request, uint64_t pass)
 			(request->op == RING_OP_FORK &&
 				admit_is_claimed(engine_session_sequence(session, request->argument), pass));
 	for (uint32_t i = request->n_rows_started; i < request->n_rows; i++) {
-		if (admit_is_claimed(admit_row_sequence(request, i), pass))
+		if (admit_is_claimed(start_row_sequence(request, i), pass))
 			return true;
 	}
 	return false;
@@ -528,10 +61,10 @@ static void admit_claim_all(struct request *request, uint64_t pass)
 	if (request->op == RING_OP_FORK)
 		admit_claim(engine_session_sequence(session, request->argument), pass);
 	for (uint32_t i = request->n_rows_started; i < request->n_rows; i++)
-		admit_claim(admit_row_sequence(request, i), pass);
+		admit_claim(start_row_sequence(request, i), pass);
 }
 
-/* The cost of examining the request, without the tokens that admit_copies counts. */
+/* The cost of examining the request, without the tokens that start_copies counts. */
 static uint32_t admit_cost(const struct request *request)
 {
 	return request->op == RING_OP_STEP ? 1 + request->n_rows : 1;
@@ -546,7 +79,7 @@ static bool admit_class(struct engine_session *session, uint32_t class, bool spa
 	struct request *request = session->waiting, *next;
 
 	for (; request && session->cost < ADMIT_COST; request = next) {
-		enum admit_outcome outcome;
+		enum start_outcome outcome;
 
 		next = request->next;
 		session->cost += admit_cost(request);
@@ -554,11 +87,11 @@ static bool admit_class(struct engine_session *session, uint32_t class, bool spa
 			admit_names_claimed(request, pass))
 			outcome = BLOCKED;
 		else if (request->op == RING_OP_GENERATE)
-			outcome = admit_generate(request);
+			outcome = start_generate(request);
 		else if (request->op == RING_OP_STEP)
-			outcome = admit_step(request);
+			outcome = start_step(request);
 		else
-			outcome = admit_call(request);
+			outcome = start_call(request);
 		if (outcome == BLOCKED) {
 			admit_claim_all(request, pass);
 			continue;
