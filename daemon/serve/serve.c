@@ -372,6 +372,18 @@ static int serve_listen(struct serve *serve, struct serve_listener *listener, co
 		: loop_add(serve->loop, listener->fd, EPOLLIN, serve_on_listener, serve, ret_source);
 }
 
+#define MIB(bytes) ((double)(bytes) / 1048576)
+
+static void serve_announce_model(const struct engine_model_facts *facts)
+{
+	log_info("model %s: %u slots, steps of up to %u tokens; memory in MiB: %.1f of weights, %.1f of KV cache "
+		 "(%u pages), %.1f of step inputs and activations, %.1f of graphs; loaded in %.2f s, captured in "
+		 "%.2f s",
+		facts->name, facts->max_rows, facts->max_batch_tokens, MIB(facts->weights_bytes), MIB(facts->kv_bytes),
+		facts->pages_total, MIB(facts->pool_bytes), MIB(facts->graph_bytes), facts->load_seconds,
+		facts->capture_seconds);
+}
+
 static void serve_announce(struct serve *serve)
 {
 	struct engine *engine = serve->options.engine;
@@ -384,6 +396,7 @@ static void serve_announce(struct serve *serve)
 		struct engine_model_facts facts;
 
 		engine_model_facts(engine, i, &facts);
+		serve_announce_model(&facts);
 		seconds += facts.capture_seconds;
 		n_graphs += facts.n_graphs;
 		n_ready += facts.n_ready;
