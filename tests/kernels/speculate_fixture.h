@@ -303,23 +303,33 @@ static inline void rig_advance(struct rig *rig, uint32_t n_rows)
 
 /* ---- adjustment of logits ---- */
 
-/* One slot's update by a copy of all that it points to. */
-static inline void rig_update(struct rig *rig, const struct slot_update *update)
+/* Copy what the update points to into buffers that the device can read. */
+static inline void rig_pin_update(const struct rig *rig, struct slot_update *own)
+{
+	const bool sets = own->flags & UPDATE_SET;
+	const uint32_t words = sets && own->adjust.masked ? TOKEN_WORDS(rig->in.vocab_size) : 0;
+
+	own->bias = pinned_copy(own->bias, sets ? own->adjust.n_bias * sizeof(*own->bias) : 0).data;
+	own->allowed = pinned_copy(own->allowed, words * sizeof(*own->allowed)).data;
+	own->tokens = pinned_copy(own->tokens, own->n_tokens * sizeof(*own->tokens)).data;
+}
+
+/* Apply n updates in one launch. */
+static inline void rig_update_slots(struct rig *rig, const struct slot_update *updates, uint32_t n)
 {
 	const size_t before = n_buffers;
-	struct buffer parts[] = {pinned_copy(update, sizeof(*update)),
-		pinned_copy(update->bias, update->flags & UPDATE_SET ? update->adjust.n_bias * sizeof(*update->bias) : 0),
-		pinned_copy(update->allowed, update->flags & UPDATE_SET && update->adjust.masked
-			? TOKEN_WORDS(rig->in.vocab_size) * sizeof(*update->allowed) : 0),
-		pinned_copy(update->tokens, update->n_tokens * sizeof(*update->tokens))};
-	struct slot_update *own = parts[0].data;
-	struct op_update_slots a = {own, 1, rig->in};
+	struct slot_update *own = pinned_copy(updates, n * sizeof(*updates)).data;
+	const struct op_update_slots a = {own, n, rig->in};
 
-	own->bias = parts[1].data;
-	own->allowed = parts[2].data;
-	own->tokens = parts[3].data;
+	for (uint32_t i = 0; i < n; i++)
+		rig_pin_update(rig, &own[i]);
 	RUN(update_slots, &a);
 	buffers_free_to(before);
+}
+
+static inline void rig_update(struct rig *rig, const struct slot_update *update)
+{
+	rig_update_slots(rig, update, 1);
 }
 
 static inline void rig_adjust(struct rig *rig, uint32_t n_rows)

@@ -229,6 +229,28 @@ static void test_log_probabilities_are_those_before_the_adjustment(void **state)
 	}
 }
 
+/* All bits, those of the sum of exponentials too. Rows of an odd vocabulary differ in their alignment. */
+static void test_log_probabilities_do_not_depend_on_the_place_of_the_row(void **state)
+{
+	static const uint32_t odd[] = {1003, 50257};
+
+	rng = 10;
+	for (size_t v = 0; v < COUNT_OF(odd); v++) {
+		struct rig rig;
+
+		set_up(&rig, odd[v], 0, &greedy);
+		for (int32_t r = 0; r < ROWS; r++) {
+			set_top(&rig, r, 20);
+			memcpy(logits_of(&rig, (uint32_t)r, 0), logits_of(&rig, 0, 0), odd[v] * sizeof(float));
+		}
+		rig_adjust(&rig, ROWS);
+		for (uint32_t r = 1; r < ROWS; r++)
+			assert_memory_equal(logprobs_of(&rig, r, 0), logprobs_of(&rig, 0, 0),
+				LOGPROBS_WIDTH * sizeof(struct token_logprob));
+		rig_deinit(&rig);
+	}
+}
+
 /* ---- of verified tokens ---- */
 
 static void test_each_verified_token_has_its_own_log_probabilities(void **state)
@@ -395,6 +417,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_fewer_finite_logits_than_likeliest_leave_entries_without_token),
 	cmocka_unit_test(test_logits_that_are_not_finite_have_no_log_probabilities),
 	cmocka_unit_test(test_log_probabilities_are_those_before_the_adjustment),
+	cmocka_unit_test(test_log_probabilities_do_not_depend_on_the_place_of_the_row),
 	cmocka_unit_test(test_each_verified_token_has_its_own_log_probabilities),
 	cmocka_unit_test(test_rows_without_the_flag_leave_their_entries_alone),
 	cmocka_unit_test(test_the_outbox_copies_entries_of_rows_with_the_flag),
