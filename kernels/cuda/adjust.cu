@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Grid: (1 + K tokens, rows), each block the logits behind one token; block: 1024 threads; shared
- * memory: 46 KB. A block whose row has neither flag returns after two loads: in a graph this is what
- * rows without adjustment pay. Bytes of one that is adjusted: 4 to read a logit, 2 for a count, a bit of
- * mask, and 4 to write one that changes; of bias alone only its entries. Log-probabilities read the row
- * from the L2 four times more (logprobs.cuh), before any of it changes.
+ * Grid: (1 + K tokens, rows), one block for the logits of one token; block: 1024 threads; shared memory: 46 KB.
+ * A block whose row has neither flag returns after two loads, which is the cost in a graph of rows without
+ * adjustment. Bytes of a row that is adjusted: 4 to read a logit, 2 for its count, a bit of the mask, and 4 to
+ * write a logit that changes; with biases alone only their entries. Log-probabilities read the row from the L2
+ * several times more (logprobs.cuh), before any logit changes.
  *
- * One block a token: few rows want it at once, and verification needs all of a row's tokens adjusted
- * before it looks at the first.
+ * One block per token is enough: few rows of a step are adjusted. All tokens of a row are adjusted in this launch
+ * because verification may read any of them.
  */
 
 #include "kernels/cuda/adjust.cuh"
@@ -83,7 +83,7 @@ __device__ static void adjust_logits(const struct adjusted_logits &l)
 	ban_ends(l);
 }
 
-/* Has the row's token i logits that count? What is behind a missing draft is never looked at. */
+/* Whether verification or sampling may read the logits of the row's token i. It reads none after a missing draft. */
 __device__ static bool has_token(const struct op_adjust &a, uint32_t r, uint32_t i, bool verifies,
 	const int32_t *drafts)
 {

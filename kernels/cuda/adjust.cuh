@@ -3,9 +3,9 @@
 #define MIMEO_KERNELS_CUDA_ADJUST_CUH
 
 /*
- * What adjust, sample and verify share: a slot's adjustment of a logit and its inverse, with the
- * arithmetic of the cpu device's adjust.c. Products of two float32 are exact in double, so that a
- * fused multiply-add changes nothing.
+ * Shared by adjust, sample and verify: the adjustment of a logit and its inverse, with the arithmetic of the cpu
+ * device's adjust.c. Products of two float32 are exact in double precision, so a fused multiply-add gives the
+ * same adjusted logit.
  */
 
 #include <float.h>
@@ -119,7 +119,7 @@ __device__ static inline float logprob_of(const struct adjustment &a,
 	return (float)((adjusted ? undone(a, token, logit) : (double)logit) - log_sum);
 }
 
-/* Out of line: it costs sampling no registers. */
+/* Not inlined, so that it does not raise the register count of the sampling kernels. */
 __device__ static __noinline__ void settle_token(const struct step_inputs &in, uint32_t r,
 	uint32_t i, const float *logits, int32_t token)
 {
@@ -143,8 +143,8 @@ __device__ static __noinline__ void settle_token(const struct step_inputs &in, u
 	}
 }
 
-/* The new token i of row r, or -1, was drawn from these adjusted logits: complete its log-probability
- * and count it, as the row's flags say. By one thread, for the tokens of a row in their order. */
+/* Token i of row r, or -1, was drawn from these adjusted logits: complete its log-probability and count it if the
+ * row's flags say so. To be called by one thread, for the tokens of a row in their order. */
 __device__ static inline void settle(const struct step_inputs &in, uint32_t r, uint32_t i,
 	const float *logits, int32_t token)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Grid: a block a row; block: 1024 threads; shared memory: 46 KB. Reads a row five times, from the L2
- * (logprobs.cuh), and writes 8 bytes for each token of the result over the bus.
+ * Grid: one block per row; block: 1024 threads; shared memory: 46 KB. Reads a row several times, from the L2 after
+ * the first (logprobs.cuh), and writes 8 bytes over the bus for each token of the result.
  */
 
 #include "kernels/cuda/logprobs.cuh"

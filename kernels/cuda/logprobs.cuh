@@ -3,9 +3,9 @@
 #define MIMEO_KERNELS_CUDA_LOGPROBS_CUH
 
 /*
- * The log-softmax of a row and its likeliest tokens, by one block: a read of the row for its top, one
- * for the sum, and those of the filter that finds the n-th token (sample_filter.cuh). Exponentials are
- * float32, their sum double precision in an order that depends on the block's size alone.
+ * The log-softmax of a row and its likeliest tokens, by one block. It reads the row for the greatest logit, again
+ * for the sum, and then in the filter that finds the n-th token (sample_filter.cuh). Exponentials are float32.
+ * Their sum is in double precision, in an order that depends on the size of the block alone.
  */
 
 #include "kernels/cuda/sample_filter.cuh"
@@ -17,14 +17,14 @@ struct block_logprobs {
 	uint32_t n_places;
 };
 
-/* In every thread. */
+/* In every thread. Not by for_each_logit, whose order depends on the alignment of the row. */
 __device__ static double log_sum_of(struct block_logprobs &b, const struct sample_row &row)
 {
 	double sum = 0;
 
-	for_each_logit(
-		row.logits, 0, row.vocab, -FLT_MAX,
-		[&](float logit, uint32_t) { sum += (double)expf(logit - row.top); }, [] {});
+#pragma unroll 8
+	for (uint32_t id = threadIdx.x; id < row.vocab; id += SAMPLE_THREADS)
+		sum += (double)expf(row.logits[id] - row.top);
 	sum = warp_sum(sum);
 	if (threadIdx.x % WARP == 0)
 		b.sums[threadIdx.x / WARP] = sum;
@@ -32,7 +32,7 @@ __device__ static double log_sum_of(struct block_logprobs &b, const struct sampl
 	return log(warp_sum(b.sums[threadIdx.x % WARP])) + (double)row.top;
 }
 
-/* The n_top likeliest places, in any order; b.n_places of them, if there are not more finite logits. */
+/* b.places := the n_top likeliest places, in any order; fewer if there are fewer finite logits. */
 __device__ static void find_likeliest(struct block_logprobs &b, struct block_filter &f,
 	const struct sample_row &row, uint32_t n_top)
 {
@@ -47,7 +47,7 @@ __device__ static void find_likeliest(struct block_logprobs &b, struct block_fil
 	__syncthreads();
 }
 
-/* out[1 ... n_top] := the likeliest tokens; a thread each. */
+/* out[1 ... n_top] := the likeliest tokens, one by each thread. */
 __device__ static void write_likeliest(const struct block_logprobs &b, double log_sum,
 	uint32_t n_top, struct token_logprob *out)
 {
@@ -66,8 +66,8 @@ __device__ static void write_likeliest(const struct block_logprobs &b, double lo
 		(float)((double)place_logit(b.places[i]) - log_sum)};
 }
 
-/* The same for a row; returns the logarithm of the sum of exponentials, NaN if the row is not finite,
- * in every thread. Once a kernel. */
+/* out[1 ... n_top] := the likeliest tokens of a row. Returns the logarithm of the sum of exponentials, or NaN if
+ * the row is not finite, in every thread. May be called once in a kernel. */
 __device__ static double row_logprobs(const float *logits, uint32_t vocab, uint32_t n_top,
 	struct token_logprob *out, struct block_logprobs &b, struct block_filter &f)
 {

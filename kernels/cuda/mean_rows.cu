@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Grid: columns / 128; block: 128 threads, a column each; no shared memory. Reads 2 bytes an element
- * and adds them in their order, in double precision: the result does not depend on the parts.
+ * Grid: columns / 128; block: 128 threads, one for each column; no shared memory. Reads 2 bytes per element and
+ * adds rows in their order, in double precision, so the result does not depend on the parts.
  */
 
 #include "kernels/cuda/kernel.cuh"

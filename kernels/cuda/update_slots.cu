@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Two kernels, grid: 8 blocks an update; block: 512 threads; shared memory: the update. `set_slots`
- * clears counts and copies parameters, bias and mask; `count_tokens` counts, behind all of that. Both
- * read over the bus: 4 bytes a token to count, 8 an entry of bias, a bit a token of the mask; a slot's
- * counts are 2 bytes a token to clear.
+ * Two kernels. Grid: 8 blocks for each update; block: 512 threads; shared memory: the update. `set_slots` clears
+ * counts and copies parameters, biases and the mask; then `count_tokens` counts. Both read over the bus: 4 bytes
+ * for each token to count, 8 for each bias, and the mask's bit of each token. Clearing writes 2 bytes for each
+ * token of the vocabulary.
  *
- * Two counts are halves of one word, which atomics add to. A count stops at COUNT_MAX: who finds it
- * there takes his one back, and as many threads as a launch has for a slot cannot carry it on to the
- * bit of the prompt.
+ * A word has two counts, which are incremented by atomics. A count stops at COUNT_MAX: a thread that finds it there
+ * subtracts its increment again. The increments that all threads of an update may have in flight do not reach
+ * COUNT_PROMPT.
  */
 
 #include "kernels/cuda/kernel.cuh"
@@ -18,7 +18,7 @@ static_assert(COUNT_MAX + PARTS * THREADS < COUNT_PROMPT, "no carry");
 static_assert(sizeof(struct slot_update) % 8 == 0 && alignof(struct slot_update) == 8,
 	"is copied in words of 8 bytes");
 
-/* The block's update, copied to shared memory; false: it is of no slot. */
+/* Copy the block's update to shared memory. False: there is none, or its slot does not exist. */
 __device__ static bool load_update(const struct op_update_slots &a, struct slot_update &u)
 {
 	const uint64_t *from = (const uint64_t *)(a.updates + blockIdx.y);
@@ -31,7 +31,7 @@ __device__ static bool load_update(const struct op_update_slots &a, struct slot_
 	return u.slot >= 0 && (uint32_t)u.slot < a.inputs.max_slots;
 }
 
-/* Of the threads of all blocks of an update. */
+/* The number of this thread among those of all blocks of the update. */
 __device__ static uint32_t part_thread(void)
 {
 	return blockIdx.x * THREADS + threadIdx.x;
@@ -46,7 +46,7 @@ static __global__ void __launch_bounds__(THREADS) set_slots(const struct op_upda
 	overlap_begin();
 	if (!load_update(a, u))
 		return;
-	/* Two counts a word, 32 tokens a word of the mask. */
+	/* A word of counts has 2 tokens, and one of the mask 32. */
 	for (uint32_t i = part_thread(); (u.flags & UPDATE_CLEAR) && i < 16 * n_words;
 		i += PARTS * THREADS)
 		((uint32_t *)in.slot_counts)[(size_t)u.slot * 16 * n_words + i] = 0;
