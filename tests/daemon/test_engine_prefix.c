@@ -112,6 +112,8 @@ static void test_prompts_in_flight_share_with_one_that_runs(void **state)
 		rig_wait(&rig->client, rig->results, i);
 		assert_memory_equal(rig_tokens(&rig->client, &requests[i]), expected, sizeof(expected));
 	}
+	/* Four whole pages of seven of them. */
+	assert_int_equal(rig_facts(rig).n_cached_tokens, 7 * 64);
 }
 
 static void test_other_users_share_only_where_all_do(void **state)
@@ -269,8 +271,20 @@ static void test_draft_model_goes_on_from_a_cached_prefix_as_well(void **state)
 #define PREFIX_TEST(test, ...)                                                                     \
 	RIG_TEST(test, .mode = GRAPH_FULL_AND_PIECEWISE, .prefix_sharing = ENGINE_PREFIX_USER, __VA_ARGS__)
 
+/* Of each attention backend beside the default one. */
+#define BACKEND_TEST(test, backend, ...)                                                           \
+	{#test "_" backend, test, rig_setup, rig_teardown, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE, \
+		.prefix_sharing = ENGINE_PREFIX_USER, .attention = backend, __VA_ARGS__}}
+#define N_BACKENDS 4
+#define BACKENDS(test, latent)                                                                     \
+	BACKEND_TEST(test, "naive", .spin_us = 0), BACKEND_TEST(test, "flex", .spin_us = 0),        \
+		BACKEND_TEST(test, "mla", .model = latent), BACKEND_TEST(test, "mla_planned", .model = latent)
+
 int main(void)
 {
+	char latent[512];
+
+	snprintf(latent, sizeof(latent), "%s", rig_source("examples/models/tinycalc-mla"));
 	const struct CMUnitTest tests[] = {
 		PREFIX_TEST(test_same_prompt_is_computed_once, .spin_us = 0),
 		PREFIX_TEST(test_prompt_of_whole_pages_leaves_its_last_page_to_compute, .spin_us = 0),
@@ -285,7 +299,12 @@ int main(void)
 		RIG_TEST(test_masks_that_look_forward_are_not_cached, .mode = GRAPH_FULL, .attention = "flex",
 			.prefix_sharing = ENGINE_PREFIX_USER),
 		PREFIX_TEST(test_draft_model_goes_on_from_a_cached_prefix_as_well, .n_drafts = 4),
+		BACKENDS(test_same_prompt_is_computed_once, latent),
+		BACKENDS(test_prompts_that_differ_share_what_is_before_the_difference, latent),
+		BACKENDS(test_conversation_takes_its_answers_back, latent),
 	};
+	/* On a GPU, batches of other shapes round differently, and nonsense has narrow margins. */
+	const size_t n = sizeof(tests) / sizeof(tests[0]) - (test_on_cuda() ? 3 * N_BACKENDS : 0);
 
-	return cmocka_run_group_tests_name("engine prefix", tests, NULL, NULL);
+	return _cmocka_run_group_tests("engine prefix", tests, n, NULL, NULL);
 }

@@ -34,7 +34,7 @@ enum {
 	SEQUENCES = 4,  /* open ones of a session */
 	LENGTH = 512,
 	SLOTS = 8,
-	PAGES = 110,
+	PAGES = 70,
 	BATCH = 32,
 	STEP_NS = 1000000,
 	WINDOW = 20000, /* steps */
@@ -502,7 +502,7 @@ static void test_scheduler_keeps_its_promises_under_random_load(void **state)
 		if (n_statuses[i])
 			printf("# status -%u: %lu\n", i, (unsigned long)n_statuses[i]);
 	}
-	assert_true(runner->n_preempted > 0 && runner->n_evicted > n_requests / 1000);
+	assert_true(runner->n_preempted > n_requests / 100 && runner->n_evicted > n_requests / 1000);
 	assert_in_range(most_pinned, PAGES / 4, PAGES * FIXERS / (FIXERS + 1) + 1);
 	assert_true(n_statuses[-MIMEO_E_QUOTA] > 0);
 	if (n_windows && worst_share > 1.25)
