@@ -106,7 +106,7 @@ __device__ static void draw_part(const struct op_sample &a, const struct sample_
 }
 
 static __global__ void __launch_bounds__(SAMPLE_THREADS)
-	sample(const struct op_sample a, const struct sample_parts parts)
+	sample(const __grid_constant__ struct op_sample a, const struct sample_parts parts)
 {
 	__shared__ struct block_filter filter;
 	const uint32_t r = blockIdx.y;

@@ -117,7 +117,9 @@ void adjusted_assert_logprobs(
 		for (int32_t id = 0; id < ADJUSTED_VOCAB; id++)
 			rank += (double)logits[id] - log_sum > (double)entries[i].logprob + tolerance;
 		assert_in_range(entries[i].token, 0, ADJUSTED_VOCAB - 1);
-		assert_true(fabs((double)logits[entries[i].token] - log_sum - (double)entries[i].logprob) <= tolerance);
+		if (!(fabs((double)logits[entries[i].token] - log_sum - (double)entries[i].logprob) <= tolerance))
+			fail_msg("place %u, token %d: %g, not %g within %g", i, (int)entries[i].token,
+				(double)entries[i].logprob, (double)logits[entries[i].token] - log_sum, tolerance);
 		assert_true(rank < i); /* not more come before it */
 		assert_true(i == 1 || entries[i].logprob <= entries[i - 1].logprob);
 		for (uint32_t j = 1; j < i; j++)
