@@ -103,11 +103,12 @@ void adjusted_assert_logprobs(
 	const double log_sum = book_log_sum(logits, ADJUSTED_VOCAB);
 	double largest = 0, tolerance = 2e-4;
 
-	/* On a GPU, products of other numbers of rows differ. The model was not trained on texts such as these. */
+	/* On a GPU, products of other numbers of rows differ: here of the logit and of the sum. The model was not trained
+	 * on texts such as these. */
 	for (uint32_t id = 0; id < ADJUSTED_VOCAB; id++)
 		largest = fmax(largest, fabs((double)logits[id]));
 	if (test_on_cuda())
-		tolerance = test_logits_tolerance(false) * largest;
+		tolerance = 2 * test_logits_tolerance(false) * largest;
 	assert_int_equal(entries[0].token, token);
 	if (fabs((double)entries[0].logprob - ((double)logits[token] - log_sum)) > tolerance)
 		fail_msg("token %d: %g, not %g", (int)token, (double)entries[0].logprob, (double)logits[token] - log_sum);
