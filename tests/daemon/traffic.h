@@ -24,7 +24,8 @@ struct traffic_ladder {
 extern const struct traffic_ladder traffic_ladders[TRAFFIC_LADDERS];
 
 /* Run the load all together, and every ninth request, from count % 9 on, alone: the same tokens. Steps
- * have `chunk` tokens at most. With the default ladder, nothing is eager that the mode has graphs for. */
+ * have `chunk` tokens at most. With the default ladder, nothing is eager that the mode has graphs for. With
+ * options->preempt_every, requests are preempted. */
 void traffic_run(const struct rig_options *options, enum graph_mode resolved,
 	const struct traffic_ladder *ladder, uint32_t chunk, uint32_t count);
 
