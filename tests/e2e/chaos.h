@@ -38,6 +38,7 @@ struct chaos {
 	struct chaos_stream streams[CHAOS_STREAMS];
 	_Atomic uint64_t n_wrong; /* each with a line on standard error */
 	_Atomic uint64_t n_generates, n_steps, n_tokens, n_logits; /* ended well and compared */
+	_Atomic uint64_t n_of_class[MIMEO_CLASS_BATCH + 1]; /* of the generates */
 	_Atomic uint64_t n_forked; /* of those requests, the ones on a fork */
 	_Atomic uint64_t n_cancelled, n_late, n_no_memory;
 	_Atomic uint64_t n_attached, n_not_attached; /* honest */

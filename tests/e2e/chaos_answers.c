@@ -102,6 +102,7 @@ static void compare_generate(struct client *c, struct asked *asked, const struct
 	if (event->status == 0 && asked->prompt_logits && event->logits)
 		compare_logits(c, &asked->rows[0], event->logits);
 	atomic_fetch_add(&c->chaos->n_generates, event->status == 0);
+	atomic_fetch_add(&c->chaos->n_of_class[asked->class], event->status == 0);
 }
 
 static void compare_end(struct client *c, struct asked *asked, const struct mimeo_event *event)

@@ -26,7 +26,7 @@ struct asked {
 	uint64_t id;
 	struct row rows[ROWS_MAX];
 	uint32_t n_rows;
-	uint32_t n_expected, n_got, finish; /* of a generate */
+	uint32_t n_expected, n_got, finish, class; /* of a generate */
 	bool cancelled, has_deadline;
 	bool prompt_logits;
 	uint32_t buffer, place; /* of a step's logits; 0: none */

@@ -131,6 +131,11 @@ static void generate(struct client *c)
 		g.deadline_ms = 1 + client_draw(c, 200);
 		asked->has_deadline = true;
 	}
+	if (client_chance(c, 10)) {
+		g.first_token_ms = 1 + client_draw(c, 400);
+		asked->has_deadline = true;
+	}
+	g.request_class = asked->class = client_draw(c, MIMEO_CLASS_BATCH + 1);
 	expect(asked, stream, &g);
 	int rc = mimeo_request_prep_generate(request, &g);
 	if (request_done(c, request, asked, rc, GENERATE) && row.place < SEQUENCES_MAX)
@@ -183,6 +188,7 @@ static void step(struct client *c)
 	asked->n_rows = s.n_rows;
 	s.rows = step_rows;
 	s.sampling = client_stream(c, &rows[0])->sampling;
+	s.request_class = client_draw(c, MIMEO_CLASS_BATCH + 1);
 	s.outputs = MIMEO_STEP_TOKENS | (client_chance(c, 30) ? MIMEO_STEP_LOGITS : 0);
 	if (s.outputs & MIMEO_STEP_LOGITS && c->buffer) {
 		/* Each request has a place of its own. */

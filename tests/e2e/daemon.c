@@ -265,6 +265,20 @@ int64_t daemon_count(struct daemon *daemon, const char *key)
 	return daemon_number(daemon, "status", 0, key);
 }
 
+int64_t daemon_metric(struct daemon *daemon, const char *name)
+{
+	struct answer *answer = ask(daemon, "metrics");
+	int64_t sum = -1;
+	char text[96];
+
+	for (size_t row = 0; answer && row < answer->n_rows; row++) {
+		if (strcmp(answer_text(answer, row, "name", text, sizeof(text)), name) == 0)
+			sum = (sum < 0 ? 0 : sum) + (int64_t)answer_count(answer, row, "value", 0);
+	}
+	answer_free(answer);
+	return sum;
+}
+
 struct holdings daemon_holdings(struct daemon *daemon)
 {
 	struct answer *answer = ask(daemon, "status");

@@ -66,6 +66,9 @@ void daemon_log_show(const struct daemon *daemon);
 int64_t daemon_number(struct daemon *daemon, const char *op, unsigned row, const char *key);
 /* status, row 0 */
 int64_t daemon_count(struct daemon *daemon, const char *key);
+/* The sum of a metric's values, by its name with the prefix mimeo_; -1 if the daemon does not answer or has no such
+ * metric. */
+int64_t daemon_metric(struct daemon *daemon, const char *name);
 
 /* What clients hold of the daemon. */
 struct holdings {

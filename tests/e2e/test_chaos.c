@@ -43,6 +43,7 @@ static struct {
 	uint64_t seed, state, n_started;
 	struct place places[N_CLIENTS]; /* the first N_HOSTILE are hostile */
 	unsigned n_killed, n_stopped, n_failed;
+	int64_t n_preempted, n_evicted; /* the daemon's counters when last read; -1: it does not answer */
 	bool daemon_died;
 	struct holdings idle;
 	struct resources warm, after;
@@ -135,13 +136,24 @@ static void end_all(void)
 	atomic_store(&run.chaos->stop, false);
 }
 
+static void read_counters(void)
+{
+	run.n_preempted = daemon_metric(&group_daemon, "mimeo_preempted_requests_total");
+	run.n_evicted = daemon_metric(&group_daemon, "mimeo_evicted_sequences_total");
+}
+
 /* On a slow machine, or beside others' work, it may take longer. */
 static bool saw_everything(void)
 {
 	const struct chaos *c = run.chaos;
 
+	for (uint32_t i = 0; i <= MIMEO_CLASS_BATCH; i++) {
+		if (c->n_of_class[i] == 0)
+			return false;
+	}
+	read_counters();
 	return c->n_generates > 0 && c->n_steps > 0 && c->n_forked > 0 && c->n_logits > 0 &&
-		c->n_hostile_sessions > 0;
+		c->n_hostile_sessions > 0 && run.n_preempted > 0 && run.n_evicted > 0;
 }
 
 static void storm(uint64_t ms, uint64_t most_ms)
@@ -201,12 +213,18 @@ static void report(const char *what, uint64_t ms)
 {
 	const struct chaos *c = run.chaos;
 
+	read_counters();
 	printf("# %s of %.1f s: %llu generates and %llu steps, %llu of them on forks, %llu tokens and "
 	       "%llu logits compared; %llu cancelled, %llu late, %llu without pages\n",
 		what, (double)ms / 1000, (unsigned long long)c->n_generates, (unsigned long long)c->n_steps,
 		(unsigned long long)c->n_forked, (unsigned long long)c->n_tokens, (unsigned long long)c->n_logits,
 		(unsigned long long)c->n_cancelled, (unsigned long long)c->n_late,
 		(unsigned long long)c->n_no_memory);
+	printf("# generates by class: normal %llu, interactive %llu, batch %llu; requests preempted, sequences evicted "
+	       "so far: %lld, %lld\n",
+		(unsigned long long)c->n_of_class[MIMEO_CLASS_NORMAL],
+		(unsigned long long)c->n_of_class[MIMEO_CLASS_INTERACTIVE],
+		(unsigned long long)c->n_of_class[MIMEO_CLASS_BATCH], (long long)run.n_preempted, (long long)run.n_evicted);
 	printf("# %llu processes, %u killed, %u stopped, %llu attachments, %llu refused; hostile: %llu "
 	       "sessions, %llu entries\n",
 		(unsigned long long)run.n_started, run.n_killed, run.n_stopped,
