@@ -247,6 +247,39 @@ static void test_close_while_busy_takes_effect_afterwards(void **state)
 	assert_int_equal(rig->results[3].status, 0);
 }
 
+/* The second request's tokens follow all that the first one left: as one by one on another sequence. */
+static void test_two_requests_on_one_sequence_run_in_order_of_submission(void **state)
+{
+	enum { N = 9, MORE = 20 };
+	struct rig *rig = *state;
+	struct rig_request requests[2], one;
+	int32_t prompts[2][N];
+	struct rig_result result;
+
+	for (uint32_t i = 0; i < 2; i++) {
+		rig_ok(&rig->client, 0, RING_OP_OPEN, 1 + i, 0);
+		rig_nonsense(prompts[i], N, i);
+	}
+	rig_gate_close(rig);
+	for (uint32_t i = 0; i < 2; i++) {
+		requests[i] = rig_ask(&rig->client, i, 1, prompts[i], N, MORE, MIMEO_GENERATE_IGNORE_EOS);
+		rig_submit(&rig->client, requests[i]);
+	}
+	rig_wait_waiting(rig, 1);
+	rig_gate_open(rig);
+	for (uint32_t i = 0; i < 2; i++)
+		rig_wait(&rig->client, rig->results, i);
+	for (uint32_t i = 0; i < 2; i++) {
+		one = rig_ask(&rig->client, 2, 2, prompts[i], N, MORE, MIMEO_GENERATE_IGNORE_EOS);
+		result = rig_must(&rig->client, one);
+		assert_int_equal(rig->results[i].status, 0);
+		assert_int_equal(rig->results[i].n_sequence, (i + 1) * (N + MORE));
+		assert_int_equal(result.n_sequence, (i + 1) * (N + MORE));
+		assert_memory_equal(rig_tokens(&rig->client, &requests[i]), rig_tokens(&rig->client, &one),
+			MORE * sizeof(int32_t));
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -258,6 +291,7 @@ int main(void)
 		RIG_FULL_TEST(test_sequence_cut_equals_one_that_never_had_the_tail),
 		RIG_FULL_TEST(test_sequence_of_a_cancelled_request_keeps_only_what_was_reported),
 		RIG_FULL_TEST(test_close_while_busy_takes_effect_afterwards),
+		RIG_FULL_TEST(test_two_requests_on_one_sequence_run_in_order_of_submission),
 	};
 
 	return cmocka_run_group_tests_name("engine histories", tests, NULL, NULL);
