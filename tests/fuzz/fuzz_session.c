@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Whole sessions with a lying peer: a daemon in this process, made once, with a small random model on the cpu
- * device, whose engine checks its bookkeeping after each turn.
+ * Whole sessions with a lying peer: a daemon in this process, made once, with a small random model and a draft model on
+ * the cpu device, whose engine checks its bookkeeping after each turn.
  *
  * The input is the program of two clients: each instruction is one byte and its operands, zero beyond the
  * input's end. A request is made well-formed and then changed by the patches that the program has gathered
@@ -29,7 +29,7 @@
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-#define VOCABULARY 199
+#define VOCABULARY 97
 #define ENTRIES 8u
 /* Requests take turns with the parts of the arena: the daemon has mostly read one before it is used again. */
 #define TURNS 4u
@@ -39,6 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define WORDS_MAX 1024u
 #define PATCHES_MAX 8u
 #define PEERS 2
+#define PATIENCE_NS UINT64_C(30000000000)
 
 /* ---- the program ---- */
 
@@ -315,12 +316,15 @@ static struct mimeo_place place_of(struct program *p)
 
 static void generate(struct program *p, struct peer *peer)
 {
+	static const uint32_t draft_tokens[] = {0, MIMEO_DRAFT_NONE, 1, MIMEO_DRAFT_MAX};
 	struct msg_generate msg = {.stop = {5, 6}};
-	uint32_t how = operand(p, 1);
+	uint32_t how = operand(p, 1), where;
 
 	msg.n_tokens = operand(p, 1);
 	msg.max_tokens = operand(p, 1);
-	msg.sequence = operand(p, 1) % 8;
+	where = operand(p, 1);
+	msg.sequence = where % 8;
+	msg.draft_tokens = draft_tokens[where / 8 % 4];
 	msg.flags = how & 7;
 	msg.sampling = sampling_of(how & 8 ? operand(p, 1) : 0);
 	msg.mask = mask_of(p, how & 16 ? operand(p, 1) : 0);
@@ -347,11 +351,13 @@ static void generate(struct program *p, struct peer *peer)
 
 static void step(struct program *p, struct peer *peer)
 {
-	uint32_t how = operand(p, 1), tokens = 0;
+	uint32_t how = operand(p, 1), tokens = 0, rows_and_class;
 	struct msg_step msg = {.outputs = how & 7, .flags = how >> 7};
 	struct msg_row *rows = (void *)(peer->region.arena + PAYLOAD_AT(peer));
 
-	msg.n_rows = operand(p, 1) % 6;
+	rows_and_class = operand(p, 1);
+	msg.n_rows = rows_and_class % 6;
+	msg.request_class = rows_and_class / 6 % (MIMEO_CLASS_BATCH + 1);
 	msg.sampling = sampling_of(how & 8 ? operand(p, 1) : 0);
 	msg.mask = mask_of(p, how & 16 ? operand(p, 1) : 0);
 	msg.deadline_ms = how & 32 ? operand(p, 1) : 0;
@@ -531,8 +537,12 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	struct peer peer = {.socket = -1};
 
 	session_daemon_start();
+	uint64_t until = clock_ns() + PATIENCE_NS;
 	greet(&(struct program){0}, &peer);
-	CLAIM(peer.attached);
+	while (!peer.attached) {
+		CLAIM(peer.socket >= 0 && clock_ns() < until);
+		hear(&peer);
+	}
 	hang_up(&peer);
 	session_daemon_settle();
 	return 0;

@@ -16,7 +16,8 @@
 int __real_engine_start(struct engine *engine, struct builder *builder);
 int __wrap_engine_start(struct engine *engine, struct builder *builder);
 
-#define MODEL MIMEO_SOURCE "/tests/data/checkpoints/llama-tied"
+#define MODEL MIMEO_SOURCE "/tests/data/drafts/target"
+#define DRAFT MIMEO_SOURCE "/tests/data/drafts/eagle"
 #define REQUESTS 4 /* slots */
 #define PATIENCE_NS UINT64_C(30000000000)
 
@@ -108,8 +109,9 @@ void session_daemon_start(void)
 {
 	static struct config config;
 	static const char *const command[] = {"mimeod", "--socket", session_daemon_socket, "--model", "m=" MODEL,
-		"--device", "cpu", "--attention", "flex", "--kv-pages", "12", "--capture-sizes", "1,2,4",
-		"--max-requests", "4", "--max-batch-tokens", "32", "--max-seq-len", "160",
+		"--draft", DRAFT, "--draft-tokens", "3", "--device", "cpu", "--attention", "flex", "--kv-pages", "12",
+		"--capture-sizes", "1,2,4",
+		"--max-requests", "4", "--max-batch-tokens", "32", "--max-seq-len", "128",
 		"--max-sequences", "6", "--max-client-buffers", "3", "--max-client-buffer-bytes", "64K",
 		"--spin-us", "0", "--log-level", "error", NULL};
 	struct config_error wrong;
