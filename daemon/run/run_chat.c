@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <jansson.h>
+#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +22,8 @@ struct run_chat {
 	const struct run_session *session;
 	json_t *messages;
 	uint32_t sequence; /* 0: the request's own */
-	int32_t *tokens;   /* [max_seq_len] what the sequence has */
-	uint32_t n_tokens;
+	int32_t *tokens;   /* [max_seq_len] what the sequence begins with */
+	uint32_t n_tokens; /* it may have more: run_chat_keep_common cuts it */
 };
 
 static int run_chat_fail(const char *what, int status)
@@ -31,32 +32,39 @@ static int run_chat_fail(const char *what, int status)
 	return status <= MIMEO_E_GONE ? RUN_DAEMON : RUN_REFUSED;
 }
 
-static void run_chat_add(struct run_chat *chat, const char *role, const char *content, size_t length)
+static int run_chat_add(struct run_chat *chat, const char *role, const char *content, size_t length)
 {
-	json_array_append_new(chat->messages,
-		json_pack("{ss so}", "role", role, "content", json_stringn(content, length)));
+	json_t *string = json_stringn(content, length);
+
+	if (!string) {
+		run_complain("--chat: the %s message of %zu bytes is not UTF-8", role, length);
+		return RUN_REFUSED;
+	}
+	json_array_append_new(chat->messages, json_pack("{ss so}", "role", role, "content", string));
+	return RUN_OK;
 }
 
-static void run_chat_forget(struct run_chat *chat)
+static int run_chat_forget(struct run_chat *chat)
 {
+	const char *system = chat->session->options->system;
+
 	json_array_clear(chat->messages);
-	if (chat->session->options->system)
-		run_chat_add(chat, "system", chat->session->options->system, strlen(chat->session->options->system));
+	return system ? run_chat_add(chat, "system", system, strlen(system)) : RUN_OK;
 }
 
 /* A history is only kept for further turns. */
 static int run_chat_init(struct run_chat *ret, const struct run_session *session, bool history)
 {
 	*ret = (struct run_chat){.session = session, .messages = json_array()};
-	run_chat_forget(ret);
-	if (!history)
-		return RUN_OK;
+	int rc = run_chat_forget(ret);
+	if (rc != RUN_OK || !history)
+		return rc;
 	ret->tokens = calloc(session->model->max_seq_len, sizeof(*ret->tokens));
 	if (!ret->tokens) {
 		run_complain("out of memory for %u tokens", session->model->max_seq_len);
 		return RUN_REFUSED;
 	}
-	int rc = mimeo_sequence_open(session->m, session->index, &ret->sequence);
+	rc = mimeo_sequence_open(session->m, session->index, &ret->sequence);
 	return rc < 0 ? run_chat_fail("opening a sequence", rc) : RUN_OK;
 }
 
@@ -78,52 +86,64 @@ static int run_chat_encode(struct run_chat *chat, struct run_ids *ret)
 	if (json)
 		rc = run_text_encode_chat(&chat->session->text, json, strlen(json), ret);
 	else
-		run_complain("the message is not UTF-8");
+		run_complain("out of memory for %zu messages", json_array_size(chat->messages));
 	free(json);
 	json_decref(object);
 	return rc;
 }
 
-/* Leave in the sequence what the new prompt begins with; one token at least is to be computed. */
+/* Cut the sequence to what it has in common with the new prompt, of which one token at least is to be computed. */
 static int run_chat_keep_common(struct run_chat *chat, const struct run_ids *ids)
 {
 	uint32_t n = 0;
-	int rc = 0;
 
+	if (!chat->sequence)
+		return RUN_OK;
 	while (n < chat->n_tokens && n + 1 < ids->n && chat->tokens[n] == ids->at[n])
 		n++;
-	if (n < chat->n_tokens)
-		rc = mimeo_sequence_truncate(chat->session->m, chat->sequence, n);
 	chat->n_tokens = n;
+	int rc = mimeo_sequence_truncate(chat->session->m, chat->sequence, n);
 	return rc < 0 ? run_chat_fail("truncating the sequence", rc) : RUN_OK;
+}
+
+static int run_chat_send(struct run_chat *chat, const struct run_ids *ids, struct run_request *request,
+	struct run_output *output)
+{
+	struct run_usage usage;
+
+	request->sequence = chat->sequence;
+	request->tokens = ids->at + chat->n_tokens;
+	request->n_tokens = ids->n - chat->n_tokens;
+	if (chat->tokens) {
+		memcpy(chat->tokens, ids->at, ids->n * sizeof(*ids->at));
+		request->generated = chat->tokens + ids->n;
+		request->n_capacity = chat->session->model->max_seq_len - ids->n;
+	}
+	int rc = run_request(chat->session, request, output, &usage);
+	/* The sequence may lack the last tokens, or all if the request failed. */
+	uint32_t n = ids->n + request->n_generated;
+	chat->n_tokens = n < usage.n_sequence ? n : usage.n_sequence;
+	return rc;
 }
 
 /* The answer goes to the terminal and to `copy`. */
 static int run_chat_request(struct run_chat *chat, const struct run_ids *ids, FILE *copy)
 {
-	struct run_request request = {.sequence = chat->sequence, .n_history = chat->n_tokens,
-		.tokens = ids->at + chat->n_tokens, .n_tokens = ids->n - chat->n_tokens};
+	struct run_request request = {0};
 	struct run_output output = {0};
-	struct run_usage usage;
 	int rc = run_request_limit(chat->session, ids->n, 0, &request.max_tokens);
 
+	if (rc != RUN_OK && chat->sequence)
+		run_complain("the chat is too long: /new forgets it");
 	if (rc == RUN_OK)
 		rc = run_request_check(chat->session, ids->n);
 	if (rc == RUN_OK)
 		rc = run_output_init(&output, chat->session, ids->at, ids->n);
-	if (rc == RUN_OK) {
-		if (chat->tokens) {
-			memcpy(chat->tokens, ids->at, ids->n * sizeof(*ids->at));
-			request.generated = chat->tokens + ids->n;
-			request.n_capacity = chat->session->model->max_seq_len - ids->n;
-		}
-		output.copy = copy;
-		rc = run_request(chat->session, &request, &output, &usage);
-		/* Of a request that failed, fewer tokens may be in the sequence than were sent. */
-		chat->n_tokens = ids->n + request.n_generated;
-		if (usage.n_sequence < chat->n_tokens)
-			chat->n_tokens = usage.n_sequence;
-	}
+	output.copy = copy;
+	if (rc == RUN_OK)
+		rc = run_chat_keep_common(chat, ids);
+	if (rc == RUN_OK)
+		rc = run_chat_send(chat, ids, &request, &output);
 	run_output_deinit(&output);
 	return rc;
 }
@@ -137,27 +157,39 @@ static int run_chat_answer(struct run_chat *chat)
 	FILE *copy = rc == RUN_OK ? open_memstream(&answer, &length) : NULL;
 
 	if (rc == RUN_OK)
-		rc = run_chat_keep_common(chat, &ids);
-	if (rc == RUN_OK)
 		rc = run_chat_request(chat, &ids, copy);
 	if (copy)
 		fclose(copy);
 	if (rc == RUN_OK)
-		run_chat_add(chat, "assistant", answer, length);
+		rc = run_chat_add(chat, "assistant", answer, length);
 	free(answer);
 	free(ids.at);
 	return rc;
 }
 
+/* A turn that fails is not part of the chat. */
 static int run_chat_turn(struct run_chat *chat, const char *message, size_t length)
 {
-	run_chat_add(chat, "user", message, length);
-	return run_chat_answer(chat);
+	int rc = run_chat_add(chat, "user", message, length);
+
+	if (rc != RUN_OK)
+		return rc;
+	rc = run_chat_answer(chat);
+	if (rc != RUN_OK)
+		json_array_remove(chat->messages, json_array_size(chat->messages) - 1);
+	return rc;
 }
 
 /* ---- the terminal ---- */
 
 #if HAVE_LIBEDIT
+/* libedit drops characters that the locale does not have. */
+static void run_chat_use_utf8(void)
+{
+	if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)
+		setlocale(LC_CTYPE, "C.UTF-8");
+}
+
 static char *run_chat_line(void)
 {
 	char *line = readline(PROMPT);
@@ -167,6 +199,10 @@ static char *run_chat_line(void)
 	return line;
 }
 #else
+static void run_chat_use_utf8(void)
+{
+}
+
 static char *run_chat_line(void)
 {
 	char *line = NULL;
@@ -191,19 +227,16 @@ static void run_chat_on_interrupt(int signal)
 	run_interrupted = signal;
 }
 
-/* SIGINT ends the answer that is printed; while a line is read, it ends the program. */
+/* The first SIGINT of a turn ends the answer; a second one, and one while a line is read, end the program. */
 static int run_chat_interruptible_turn(struct run_chat *chat, const char *line)
 {
-	struct sigaction handler = {.sa_handler = run_chat_on_interrupt}, before;
+	struct sigaction handler = {.sa_handler = run_chat_on_interrupt, .sa_flags = SA_RESETHAND}, before;
 	int rc;
 
 	run_interrupted = 0;
 	sigaction(SIGINT, &handler, &before);
 	rc = run_chat_turn(chat, line, strlen(line));
 	sigaction(SIGINT, &before, NULL);
-	/* A turn that was refused is not part of the chat. */
-	if (rc == RUN_REFUSED)
-		json_array_remove(chat->messages, json_array_size(chat->messages) - 1);
 	return rc == RUN_REFUSED ? RUN_OK : rc;
 }
 
@@ -212,13 +245,14 @@ static int run_chat_talk(struct run_chat *chat)
 	char *line;
 	int rc = RUN_OK;
 
+	run_chat_use_utf8();
 	while (rc == RUN_OK && (line = run_chat_line())) {
 		if (strcmp(line, "/quit") == 0) {
 			free(line);
 			return RUN_OK;
 		}
 		if (strcmp(line, "/new") == 0)
-			run_chat_forget(chat);
+			rc = run_chat_forget(chat);
 		else if (strcmp(line, "/help") == 0 || strcmp(line, "/") == 0)
 			puts("/new: forget the chat; /quit, or Ctrl-D: leave; Ctrl-C: end the answer");
 		else if (*line)
@@ -237,8 +271,11 @@ int run_chat(const struct run_session *session)
 	struct run_chat chat;
 	char *input = NULL;
 	size_t length = 0;
-	int rc = run_chat_init(&chat, session, talks);
+	int rc = run_text_check_chat(&session->text);
 
+	if (rc != RUN_OK)
+		return rc;
+	rc = run_chat_init(&chat, session, talks);
 	if (rc == RUN_OK && talks)
 		rc = run_chat_talk(&chat);
 	else if (rc == RUN_OK && options->prompt)

@@ -2,7 +2,6 @@
 #include "daemon/run/run_request.h"
 
 #include <assert.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -11,6 +10,8 @@
 #define GRACE_MS 1000    /* beyond the deadline, which the daemon keeps itself: its answer should come first */
 #define SLICE_MS 100     /* of waiting, between looks at the signal and at the clock */
 #define PATIENCE_MS 1000 /* before it says that it waits */
+#define NS_PER_MS INT64_C(1000000)
+#define NS_PER_S INT64_C(1000000000)
 
 volatile sig_atomic_t run_interrupted;
 
@@ -157,23 +158,24 @@ static int run_request_submit(const struct run_session *session, const struct ru
 /* ---- the answer ---- */
 
 struct run_wait {
-	int64_t start_ms, until_ms; /* until -1: without limit */
+	int64_t start_ns, until_ns; /* until_ns -1: without limit */
 	bool shown, tokens;         /* the line on the terminal; a token has come */
+	bool cancelled;
 };
 
-static int64_t run_request_now_ms(void)
+static int64_t run_request_now_ns(void)
 {
 	struct timespec now;
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+	return (int64_t)now.tv_sec * NS_PER_S + now.tv_nsec;
 }
 
-static void run_request_show(struct run_wait *wait, int64_t now_ms)
+static void run_request_show(struct run_wait *wait, int64_t now_ns)
 {
-	if (wait->tokens || now_ms - wait->start_ms < PATIENCE_MS || !isatty(STDERR_FILENO))
+	if (wait->tokens || now_ns - wait->start_ns < PATIENCE_MS * NS_PER_MS || !isatty(STDERR_FILENO))
 		return;
-	fprintf(stderr, "\rwaiting for the first token: %lld s", (long long)((now_ms - wait->start_ms) / 1000));
+	fprintf(stderr, "\rwaiting for the first token: %lld s", (long long)((now_ns - wait->start_ns) / NS_PER_S));
 	wait->shown = true;
 }
 
@@ -184,26 +186,32 @@ static void run_request_hide(struct run_wait *wait)
 	wait->shown = false;
 }
 
+static void run_request_cancel(const struct run_session *session, struct run_wait *wait, uint64_t id)
+{
+	if (!wait->cancelled)
+		wait->cancelled = mimeo_cancel(session->m, id) == 0;
+}
+
 /* Wait for the next event. RUN_OK, or RUN_DAEMON after a line. */
 static int run_request_next(const struct run_session *session, struct run_wait *wait, uint64_t id,
 	struct mimeo_event *ret)
 {
-	bool cancelled = false;
 	int rc;
 
 	for (;;) {
-		int64_t now = run_request_now_ms(), left = wait->until_ms < 0 ? SLICE_MS : wait->until_ms - now;
+		int64_t now = run_request_now_ns();
+		int64_t left_ms = wait->until_ns < 0 ? SLICE_MS : (wait->until_ns - now) / NS_PER_MS;
 
-		rc = mimeo_event_wait(session->m, ret, left < 0 ? 0 : left < SLICE_MS ? (int)left : SLICE_MS);
+		if (run_interrupted)
+			run_request_cancel(session, wait, id);
+		rc = mimeo_event_wait(session->m, ret, left_ms < 0 ? 0 : left_ms < SLICE_MS ? (int)left_ms : SLICE_MS);
 		if (rc > 0 && ret->kind == MIMEO_EVENT_SEQUENCE) {
 			/* A call for the sequence was refused; so is the request, with the same reason. */
 			mimeo_event_seen(session->m, ret);
 			continue;
 		}
-		if (rc != 0 || left <= 0)
+		if (rc != 0 || left_ms <= 0)
 			break;
-		if (run_interrupted && !cancelled)
-			cancelled = mimeo_cancel(session->m, id) == 0;
 		run_request_show(wait, now);
 	}
 	run_request_hide(wait);
@@ -241,19 +249,17 @@ static int run_request_end(const struct run_session *session, const struct run_r
 static int run_request_stream(const struct run_session *session, struct run_request *request, uint64_t id,
 	struct run_output *output, struct run_usage *usage)
 {
-	struct run_wait wait = {.start_ms = run_request_now_ms(), .until_ms = -1};
+	struct run_wait wait = {.start_ns = run_request_now_ns(), .until_ns = -1};
 	struct mimeo_event event;
 	int rc;
 
 	if (session->options->timeout_ms > 0)
-		wait.until_ms = wait.start_ms + session->options->timeout_ms + GRACE_MS;
+		wait.until_ns = wait.start_ns + (session->options->timeout_ms + GRACE_MS) * NS_PER_MS;
 	for (;;) {
-		bool stopped = output && output->stopped;
-
 		rc = run_request_next(session, &wait, id, &event);
 		if (rc != RUN_OK)
 			return rc;
-		usage->seconds = 1e-3 * (double)(run_request_now_ms() - wait.start_ms);
+		usage->seconds = 1e-9 * (double)(run_request_now_ns() - wait.start_ns);
 		if (!wait.tokens && event.n_tokens > 0)
 			usage->first_s = usage->seconds;
 		wait.tokens |= event.n_tokens > 0;
@@ -261,10 +267,10 @@ static int run_request_stream(const struct run_session *session, struct run_requ
 		rc = output ? run_output_event(output, &event) : RUN_OK;
 		if (rc != RUN_OK)
 			return rc;
-		if (output && output->stopped && !stopped && event.kind != MIMEO_EVENT_FINAL)
-			mimeo_cancel(session->m, id);
 		if (event.kind == MIMEO_EVENT_FINAL)
 			break;
+		if (output && output->stopped)
+			run_request_cancel(session, &wait, id);
 		mimeo_event_seen(session->m, &event);
 	}
 	usage->n_prompt = event.n_prompt;

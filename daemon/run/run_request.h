@@ -13,7 +13,6 @@ struct run_request {
 	const int32_t *tokens; /* [n_tokens] the prompt, of a sequence what is new of it */
 	uint32_t n_tokens;
 	uint32_t sequence;     /* 0: its own */
-	uint32_t n_history;    /* tokens that the sequence has */
 	uint32_t max_tokens;   /* 0: no limit */
 	uint32_t flags;        /* MIMEO_GENERATE_..., beside those of the options */
 	/* Looks at the final event; may be NULL. */

@@ -15,11 +15,14 @@ int run_text_open(struct run_text *ret, struct mimeo *m, uint32_t index)
 {
 	struct mimeo_model_files files = MIMEO_MODEL_FILES_INIT;
 	char message[MESSAGE_MAX];
-	int rc;
 
 	*ret = (struct run_text){.model = mimeo_model_get(m, index)};
-	/* A daemon that is gone shows itself when the request is submitted. */
-	if (mimeo_model_files(m, index, &files) == 0 && files.tokenizer >= 0) {
+	int rc = mimeo_model_files(m, index, &files);
+	if (rc < 0) {
+		run_complain("the tokenizer of model %s: %s", ret->model->name, mimeo_strerror(rc));
+		return rc <= MIMEO_E_GONE ? RUN_DAEMON : RUN_REFUSED;
+	}
+	if (files.tokenizer >= 0) {
 		rc = mimeo_text_open_files(&ret->tokenizer, &files, message, sizeof(message));
 		if (rc < 0)
 			run_complain("the tokenizer of model %s cannot be used: %s", ret->model->name, message);
@@ -94,6 +97,26 @@ int run_text_encode(const struct run_text *text, const char *utf8, size_t length
 	return RUN_USAGE;
 }
 
+int run_text_check_chat(const struct run_text *text)
+{
+	static const char chat[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"\"}]}";
+	char message[MESSAGE_MAX], *rendered;
+	size_t length;
+	int rc;
+
+	if (!text->tokenizer) {
+		run_complain("--chat: model %s has no tokenizer", text->model->name);
+		return RUN_USAGE;
+	}
+	rc = mimeo_text_chat_render(text->tokenizer, chat, strlen(chat), &rendered, &length, message, sizeof(message));
+	if (rc == 0)
+		free(rendered);
+	if (rc != MIMEO_E_UNSUPPORTED)
+		return RUN_OK;
+	run_complain("--chat: %s; use --prompt without --chat", message);
+	return RUN_USAGE;
+}
+
 int run_text_encode_chat(const struct run_text *text, const char *json, size_t length, struct run_ids *ret)
 {
 	char message[MESSAGE_MAX];
@@ -102,10 +125,6 @@ int run_text_encode_chat(const struct run_text *text, const char *json, size_t l
 	int rc;
 
 	*ret = (struct run_ids){0};
-	if (!text->tokenizer) {
-		run_complain("--chat: model %s has no tokenizer", text->model->name);
-		return RUN_USAGE;
-	}
 	rc = mimeo_text_chat(text->tokenizer, json, length, &ids, &n, message, sizeof(message));
 	if (rc < 0) {
 		run_complain("%s", message);

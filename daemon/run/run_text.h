@@ -31,6 +31,8 @@ int run_text_open(struct run_text *ret, struct mimeo *m, uint32_t index);
 void run_text_close(struct run_text *text);
 /* The ids of a text, the begin token included. */
 int run_text_encode(const struct run_text *text, const char *utf8, size_t length, struct run_ids *ret);
+/* RUN_USAGE if the model has no tokenizer or no chat template that the library understands. */
+int run_text_check_chat(const struct run_text *text);
 /* Those of a chat, which is JSON (mimeo_text_chat). */
 int run_text_encode_chat(const struct run_text *text, const char *json, size_t length, struct run_ids *ret);
 /* All of standard input, without a newline at its end; terminated. Free it. */

@@ -4,11 +4,13 @@
 import json
 import math
 import os
+import pathlib
 import pty
 import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import rig
@@ -44,6 +46,31 @@ def test_chat_renders_the_template():
     assert run("--chat", "--prompt", "count 97 3") == "97 98 99"
     assert run("--chat", text="count 97 3\n") == "97 98 99"
     assert "exclude each other" in run("--chat", "--score", status=2)
+
+
+def test_chat_needs_a_template():
+    with tempfile.TemporaryDirectory(prefix="mimeo-run-") as name:
+        folder = pathlib.Path(name)
+        model = folder / "plain"
+        model.mkdir()
+        for path in daemon.model.iterdir():
+            if path.name != "chat_template.jinja":
+                (model / path.name).symlink_to(path.resolve())
+        plain = rig.Daemon(folder, model=model)
+        try:
+            plain.start()
+            rig.eventually(lambda: "ready" in plain.log(), "mimeod serves")
+            assert run("--socket", str(plain.socket), "--prompt", "count 97 3\n") == "97 98 99"
+            assert "the model has no chat template" in run(
+                "--socket", str(plain.socket), "--chat", "--prompt", "a", status=2)
+        finally:
+            plain.kill()
+
+
+def test_messages_of_a_chat_are_utf_8():
+    wrong = os.fsdecode(b"a\xff")
+    assert "user message of 2 bytes is not UTF-8" in run("--chat", "--prompt", wrong, status=3)
+    assert "system message of 2 bytes is not UTF-8" in run("--chat", "--system", wrong, "--prompt", "a", status=3)
 
 
 def test_tokens_are_printed_one_a_line():
@@ -96,6 +123,8 @@ class Terminal:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.environ.update(ENV, MIMEO_SOCKET=str(daemon.socket), TERM="dumb")
+            for name in ("LANG", "LC_ALL", "LC_CTYPE"):
+                os.environ.pop(name, None)
             os.execv(PROGRAM, [PROGRAM, *arguments])
         self.text = ""
 
@@ -130,7 +159,7 @@ def test_chat_on_a_terminal_keeps_its_history_in_the_daemon():
     terminal.expect("> ")
     terminal.say("count 97 3\n")
     terminal.expect("97 98 99")
-    terminal.expect("tokens/s")
+    terminal.expect("first token after")
     before = prompt_tokens()
     terminal.expect("> ")
     terminal.say("ab\n")
@@ -154,6 +183,61 @@ def test_interrupt_ends_the_answer_and_not_the_chat():
     terminal.expect("> ")
     daemon.await_metric("mimeo_requests_running", 0)
     terminal.say("\x04")
+    assert terminal.wait() == 0
+
+
+def test_second_interrupt_ends_the_program():
+    terminal = Terminal("--chat")
+    terminal.expect("> ")
+    daemon.hold()
+    terminal.say("count 97 3\n")
+    daemon.await_metric("mimeo_requests_running", 1)
+    daemon.signal(signal.SIGSTOP)  # the cancel has no answer, either
+    try:
+        def ended():
+            os.kill(terminal.pid, signal.SIGINT)
+            time.sleep(0.1)
+            return os.waitid(os.P_PID, terminal.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+
+        rig.eventually(ended, "it ends")
+        assert terminal.wait() == -signal.SIGINT
+    finally:
+        daemon.signal(signal.SIGCONT)
+        daemon.release()
+
+
+def test_lines_of_a_chat_are_utf_8_in_any_locale():
+    text = "é日本"
+    alone = json.loads(run("--chat", "--prompt", text, "--max-tokens", "1", "--json-events").splitlines()[-1])
+    terminal = Terminal("--chat", "--max-tokens", "1")
+    terminal.expect("> ")
+    terminal.say(text + "\n")
+    terminal.expect(f"{alone['prompt_tokens']} prompt tokens")
+    terminal.expect("> ")
+    terminal.say("/quit\n")
+    assert terminal.wait() == 0
+
+
+def test_turn_that_failed_is_not_part_of_the_chat():
+    terminal = Terminal("--chat", "--timeout", "1")
+    terminal.expect("> ")
+    daemon.hold()
+    terminal.say("ab\n")
+    terminal.expect("ab\r\n")
+    try:
+        assert "deadline" in terminal.expect("> ")
+    finally:
+        daemon.release()
+
+    def answered():
+        terminal.say("count 97 3\n")
+        terminal.expect("count 97 3\r\n")
+        answer = terminal.expect("> ")
+        assert "97 98 99" in answer or "deadline" in answer, answer
+        return "97 98 99" in answer
+
+    rig.eventually(answered, "it answers in a second")
+    terminal.say("/quit\n")
     assert terminal.wait() == 0
 
 

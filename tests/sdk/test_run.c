@@ -283,6 +283,10 @@ static void test_errors_have_a_status_and_a_reason(void **state)
 	static const struct run_case cases[] = {
 		{"a prompt for another vocabulary", "--model wide --prompt abc", .status = 2,
 			.says = "vocabulary of 1000"},
+		{"a chat without a tokenizer", "--model count --chat --prompt a", .status = 2,
+			.err = "--chat: model count has no tokenizer"},
+		{"a stop text without a tokenizer", "--model count --tokens 1 --stop-text a", .status = 2,
+			.err = "--stop-text: model count has no tokenizer"},
 		{"no daemon", "--socket /tmp/mimeo-no-such.sock --model m --tokens 1", .alone = true,
 			.status = 1,
 			.err = "/tmp/mimeo-no-such.sock: no daemon answers on the socket: No such "
