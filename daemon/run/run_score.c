@@ -9,44 +9,46 @@
 
 #include "daemon/run/run_request.h"
 
-/* The token as a JSON string; "" if it is part of a character. */
-static void run_score_print_text(struct mimeo_text_stream *stream, int32_t token)
+/* The token's text as a JSON string, "" if it is part of a character; NULL without a tokenizer. */
+static json_t *run_score_text(struct mimeo_text_stream *stream, int32_t token)
 {
 	const char *utf8 = "";
 	size_t length = 0;
-	json_t *string;
 
 	if (!stream || mimeo_text_stream_push(stream, &token, 1, &utf8, &length) < 0)
-		return;
-	string = json_stringn(utf8, length);
-	putchar('\t');
-	json_dumpf(string, stdout, JSON_ENCODE_ANY);
-	json_decref(string);
+		return NULL;
+	return json_stringn(utf8, length);
 }
 
-static void run_score_print_token(const struct run_session *session, struct mimeo_text_stream *stream, int32_t token,
-	const struct mimeo_logprob *entry)
+static void run_score_print_object(int32_t token, const struct mimeo_logprob *entry, json_t *text)
 {
-	bool json = session->options->json_events;
+	json_t *object = json_pack("{ss si so so*}", "event", "score", "token", token, "logprob",
+		entry->token < 0 ? json_null() : json_real((double)entry->logprob), "text", text);
 
-	if (json)
-		printf("{\"event\":\"score\",\"token\":%d,\"logprob\":", token);
-	if (entry->token < 0)
-		fputs(json ? "null" : "-", stdout);
-	else
-		printf("%.6f", (double)entry->logprob);
-	if (json) {
-		puts("}");
-		return;
-	}
-	printf("\t%d", token);
-	run_score_print_text(stream, token);
+	json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
 	putchar('\n');
+	json_decref(object);
+}
+
+static void run_score_print_line(int32_t token, const struct mimeo_logprob *entry, json_t *text)
+{
+	if (entry->token < 0)
+		printf("-\t%d", token);
+	else
+		printf("%.6f\t%d", (double)entry->logprob, token);
+	if (text) {
+		putchar('\t');
+		json_dumpf(text, stdout, JSON_ENCODE_ANY);
+	}
+	putchar('\n');
+	json_decref(text);
 }
 
 /* The final event has the log-probabilities. */
 static int run_score_final(const struct run_session *session, const struct mimeo_event *event, void *data)
 {
+	void (*print)(int32_t token, const struct mimeo_logprob *entry, json_t *text) =
+		session->options->json_events ? run_score_print_object : run_score_print_line;
 	const struct run_ids *prompt = data;
 	struct mimeo_text_stream *stream = NULL;
 	double sum = 0;
@@ -61,7 +63,7 @@ static int run_score_final(const struct run_session *session, const struct mimeo
 	for (uint32_t i = 0; i < prompt->n; i++) {
 		const struct mimeo_logprob *entry = &event->prompt_logprobs[(size_t)i * event->n_logprobs];
 
-		run_score_print_token(session, stream, prompt->at[i], entry);
+		print(prompt->at[i], entry, run_score_text(stream, prompt->at[i]));
 		sum += entry->token < 0 ? 0 : (double)entry->logprob;
 		n += entry->token >= 0;
 	}

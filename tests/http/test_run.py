@@ -91,6 +91,18 @@ def test_scores_are_log_probabilities_of_the_prompts_tokens():
     assert math.isclose(perplexity, math.exp(-sum(logprobs) / len(logprobs)), rel_tol=1e-4)
 
 
+def test_scores_as_json_have_the_same_figures():
+    lines = run("--score", "--prompt", "count 97 3\n").splitlines()
+    *scores, final = (json.loads(line) for line in run("--score", "--json-events", "--prompt", "count 97 3\n").splitlines())
+    assert scores[0] == {"event": "score", "token": 1, "logprob": None, "text": "<|begin|>"}
+    for line, score in zip(lines[1:-1], scores[1:], strict=True):
+        logprob, token, text = line.split("\t")
+        assert int(token) == score["token"] and json.loads(text) == score["text"]
+        assert math.isclose(float(logprob), score["logprob"], abs_tol=1e-6)
+    assert final["tokens"] == len(scores) - 1
+    assert math.isclose(final["logprob"], sum(score["logprob"] for score in scores[1:]), abs_tol=1e-4)
+
+
 def test_json_events_tell_all():
     events = [json.loads(line) for line in
               run("--prompt", "count 97 3\n", "--json-events", "--logprobs", "2").splitlines()]
