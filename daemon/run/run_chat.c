@@ -264,13 +264,29 @@ static int run_chat_talk(struct run_chat *chat)
 	return rc;
 }
 
+/* A chat of one message. */
+static int run_chat_once(struct run_chat *chat)
+{
+	const char *message = chat->session->options->prompt;
+	char *input = NULL;
+	size_t length = message ? strlen(message) : 0;
+	int rc = message ? RUN_OK : run_text_read_input(&input, &length);
+
+	if (rc == RUN_OK && length == 0) {
+		run_complain("--chat: the message is empty");
+		rc = RUN_USAGE;
+	}
+	if (rc == RUN_OK)
+		rc = run_chat_turn(chat, message ? message : input, length);
+	free(input);
+	return rc;
+}
+
 int run_chat(const struct run_session *session)
 {
 	const struct run_options *options = session->options;
 	bool talks = !options->prompt && isatty(STDIN_FILENO);
 	struct run_chat chat;
-	char *input = NULL;
-	size_t length = 0;
 	int rc = run_text_check_chat(&session->text);
 
 	if (rc != RUN_OK)
@@ -278,11 +294,8 @@ int run_chat(const struct run_session *session)
 	rc = run_chat_init(&chat, session, talks);
 	if (rc == RUN_OK && talks)
 		rc = run_chat_talk(&chat);
-	else if (rc == RUN_OK && options->prompt)
-		rc = run_chat_turn(&chat, options->prompt, strlen(options->prompt));
-	else if (rc == RUN_OK && (rc = run_text_read_input(&input, &length)) == RUN_OK)
-		rc = run_chat_turn(&chat, input, length);
-	free(input);
+	else if (rc == RUN_OK)
+		rc = run_chat_once(&chat);
 	run_chat_deinit(&chat);
 	return rc;
 }

@@ -157,6 +157,8 @@ def test_http_completes_with_the_text_of_these_ids():
 def test_capital_of_france():
     reply = rig.shared.server.chat("What is the capital of France?")
     assert reply.json()["choices"][0]["message"]["content"] == "The capital of France is Paris.", reply.body
+    assert run("mimeo-run", "--socket", str(rig.shared.daemon.socket), "--chat", "--prompt",
+               "What is the capital of France?") == "The capital of France is Paris."
 
 
 if __name__ == "__main__":

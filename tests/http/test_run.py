@@ -45,6 +45,7 @@ def test_answer_ends_before_a_stop_text():
 def test_chat_renders_the_template():
     assert run("--chat", "--prompt", "count 97 3") == "97 98 99"
     assert run("--chat", text="count 97 3\n") == "97 98 99"
+    assert "the message is empty" in run("--chat", text="\n", status=2)
     assert "exclude each other" in run("--chat", "--score", status=2)
 
 
