@@ -196,7 +196,7 @@ void sequence_step_back(struct sequence *sequence)
 /* ---- prefix cache ---- */
 
 /* Which sequences may share pages: those of one user, by the uid that the kernel reports. Sequences that the
- * draft model has seen share pages only with each other. */
+ * draft model has seen share pages only with each other: of the others' pages its keys and values are not set. */
 static uint64_t sequence_salt(const struct sequence *sequence, bool drafts)
 {
 	const bool all = sequence->runner->limits->prefix_sharing == ENGINE_PREFIX_ALL;
