@@ -270,6 +270,7 @@ options_of() # bench
 	share) echo --prompt 1000 --tokens 100 ;; # a context of about 1024
 	load) echo --processes 1,4,16,32 --in-flight 8 --requests 16 ;;
 	prefix) echo --processes 8 --in-flight 1 --requests 16 --prefix 2000 --prompt 2020 --tokens 16 ;;
+	fair) echo --timeout 60 ;; # at most half of it until tokens are counted
 	gemm) echo --sides 0,1,2 ;;
 	gap) echo --processes 1,8 --prompt 1000 --tokens 100 ;;
 	speculation) echo --processes 1,8,16 ;;

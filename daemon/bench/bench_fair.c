@@ -4,7 +4,8 @@
  *
  * LATENCY: processes of the other user with one request in flight each are measured alone, which is the floor, and
  * beside the flood. SHARES: then the other user has more requests than there are slots, too, and the tokens that the
- * daemon computes for both are counted.
+ * daemon computes for both are counted. The daemon divides slots and pages by weight until one user has computed
+ * SHARE_LEAD steps more than the other, by weight, and the tokens from then on: they are counted from then on.
  */
 #include "daemon/bench/users.h"
 
@@ -14,13 +15,17 @@
 #include "daemon/bench/bench_client.h"
 #include "daemon/bench/clients.h"
 #include "daemon/bench/spawn.h"
+#include "daemon/engine/requests/share.h"
 
 #define LIGHT_UID 60001u
 #define HEAVY_UID 60003u
 #define WEIGHTS "60001:1,60003:3"
 #define FLOOD_TOKENS 16u
 #define SLOTS_LEAST 4u /* that 1 and 3 can divide */
-#define SETTLE 0.2 /* of the time in which tokens are counted: before that time */
+#define SETTLE 0.2       /* of the time in which tokens are counted: between two looks before that time */
+#define SETTLE_MOST 0.33 /* of --timeout, which ends the flood */
+#define LEAD_PART 0.8    /* of SHARE_LEAD steps; what has started counts for the daemon, and not here */
+#define LEAD_MORE 0.5    /* of the time until then: until the daemon acts on it */
 
 #define TARGET_TOKENS 3.0
 #define TOLERANCE 0.05
@@ -36,7 +41,8 @@ struct fair {
 	struct clients busy;   /* of the same: more requests than there is room for */
 	double alone_s, alone_p99_s, beside_s, beside_p99_s;
 	uint64_t light, heavy; /* tokens computed */
-	double seconds;
+	double seconds, settled_s;
+	double lead; /* in tokens, by weight: what settles */
 };
 
 /* The options of each load. */
@@ -68,6 +74,19 @@ static uint32_t fair_slots(const struct bench_options *options)
 		ret = n < ret ? n : ret;
 	}
 	return ret > SLOTS_LEAST ? ret : SLOTS_LEAST;
+}
+
+/* What one user may have more than the other before the daemon acts on it. */
+static int fair_ask_lead(const struct target *target, double *ret)
+{
+	struct mimeo *m;
+	int rc = client_connect(&m, target->socket, 0);
+
+	if (rc < 0)
+		return rc;
+	*ret = LEAD_PART * SHARE_LEAD * mimeo_model_get(m, 0)->max_batch_tokens;
+	mimeo_close(m);
+	return 0;
 }
 
 static int fair_init(struct fair *fair, const struct fair_loads *loads, uint32_t n)
@@ -151,6 +170,35 @@ static int fair_ask(const struct target *target, uint64_t *ret_light, uint64_t *
 	return 0;
 }
 
+/* How far one of the users is ahead of the other, in tokens of weight 1. */
+static double fair_lead(uint64_t light, uint64_t heavy)
+{
+	return fabs((double)light - (double)heavy / TARGET_TOKENS);
+}
+
+/* Until one user has the lead that the daemon allows. Without one, where the slots alone divide the tokens by weight,
+ * that does not come. */
+static int fair_settle(struct fair *fair, const struct target *target, const struct bench_options *options)
+{
+	uint64_t light, heavy, light_now, heavy_now, start = clock_ns();
+	double passed = 0;
+	int rc = fair_ask(target, &light, &heavy);
+
+	if (rc < 0)
+		return rc;
+	do {
+		rc = clients_let(&fair->busy, SETTLE * options->seconds);
+		if (rc < 0)
+			return rc;
+		rc = fair_ask(target, &light_now, &heavy_now);
+		if (rc < 0)
+			return rc;
+		passed = (double)(clock_ns() - start) * 1e-9;
+	} while (fair_lead(light_now - light, heavy_now - heavy) < fair->lead && passed < SETTLE_MOST * options->timeout_s);
+	fair->settled_s = (1 + LEAD_MORE) * passed;
+	return clients_let(&fair->busy, LEAD_MORE * passed);
+}
+
 static int fair_shares(struct fair *fair, const struct fair_loads *loads, const struct target *target)
 {
 	uint64_t light, heavy;
@@ -159,7 +207,7 @@ static int fair_shares(struct fair *fair, const struct fair_loads *loads, const 
 
 	if (rc < 0)
 		return rc;
-	rc = clients_let(&fair->busy, SETTLE * seconds);
+	rc = fair_settle(fair, target, &loads->busy);
 	if (rc < 0)
 		return rc;
 	rc = fair_ask(target, &light, &heavy);
@@ -193,6 +241,7 @@ static void fair_row(const struct bench_options *options, const struct fair *fai
 	results_count(results, "slots", "SLOTS", fair_slots(options));
 	results_count(results, "light_tokens", NULL, fair->light);
 	results_count(results, "heavy_tokens", NULL, fair->heavy);
+	results_seconds(results, "settled_s", NULL, fair->settled_s);
 	results_seconds(results, "counted_s", NULL, fair->seconds);
 	results_number(results, "light_tokens_per_s", "WEIGHT 1", (double)fair->light / fair->seconds);
 	results_number(results, "heavy_tokens_per_s", "WEIGHT 3", (double)fair->heavy / fair->seconds);
@@ -218,6 +267,8 @@ static int fair_measure(const struct bench_options *options, const struct fair_l
 	CLEANUP(fair_deinit) struct fair fair = {0};
 	int rc = fair_init(&fair, loads, n);
 
+	if (rc == 0)
+		rc = fair_ask_lead(target, &fair.lead);
 	if (rc == 0)
 		rc = fair_latency(&fair, loads, target);
 	if (rc == 0)
