@@ -38,7 +38,8 @@ static void place(struct rig_client *client, struct rig_request *request, const 
 	memcpy(client->region.arena + sqe->header_offset, header, header_length);
 	sqe->payload_offset = take_arena(client, payload_length);
 	sqe->payload_length = payload_length;
-	memcpy(client->region.arena + sqe->payload_offset, payload, payload_length);
+	if (payload_length)
+		memcpy(client->region.arena + sqe->payload_offset, payload, payload_length);
 	sqe->output_offset = take_arena(client, output);
 	sqe->output_length = (uint32_t)output;
 	memset(client->region.arena + sqe->output_offset, 0xee, output);

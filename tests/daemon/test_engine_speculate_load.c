@@ -28,7 +28,7 @@ static void test_prompt_is_answered_beside_verifications_that_fill_steps(void **
 			.n_drafts = step->n_drafts, .max_batch_tokens = step->max_batch_tokens,
 			.max_requests = step->n_endless + 1});
 		for (uint32_t r = 1; r <= step->n_endless; r++)
-			rig_submit(&rig.client, rig_endless(&rig.client, r, 0, 480));
+			rig_submit(&rig.client, rig_endless(&rig.client, r, 0, 200));
 		while (!rig.results[step->n_endless].n_generated)
 			rig_poll(&rig.client, rig.results);
 		request = rig_ask_text(&rig.client, 0, 0, "9+8=");
