@@ -223,7 +223,7 @@ static int run_request_next(const struct run_session *session, struct run_wait *
 
 static void run_request_keep(struct run_request *request, const struct mimeo_event *event)
 {
-	if (!request->generated)
+	if (!request->generated || !event->n_tokens)
 		return;
 	assert(request->n_generated + event->n_tokens <= request->n_capacity);
 	memcpy(request->generated + request->n_generated, event->tokens, event->n_tokens * sizeof(*event->tokens));
