@@ -78,20 +78,29 @@ static void statement_assign(struct chat_run *run, struct chat_scope *scope,
 		statement_unpack(run, scope, target, value);
 }
 
+/* The filters' value for the text of a block. */
+static struct chat_value statement_filter(
+	struct chat_run *run, struct chat_scope *scope, const struct chat_node *filters, struct chat_value text)
+{
+	struct chat_value outer = run->captured, value;
+
+	run->captured = text;
+	value = chat_evaluate(run, scope, filters);
+	run->captured = outer;
+	return value;
+}
+
 static enum flow statement_set_block(
 	struct chat_run *run, struct chat_scope *scope, const struct chat_node *node)
 {
 	struct chat_scope *inner = chat_scope_new(run, scope);
-	struct chat_value text, outer = run->captured;
+	struct chat_value text;
 	enum flow flow = statement_capture(run, inner, node->b, &text);
 
 	if (flow != FLOW_NEXT)
 		return flow;
-	if (node->c) {
-		run->captured = text;
-		text = chat_evaluate(run, inner, node->c);
-		run->captured = outer;
-	}
+	if (node->c)
+		text = statement_filter(run, inner, node->c, text);
 	statement_assign(run, scope, node->a, text);
 	return FLOW_NEXT;
 }
@@ -275,14 +284,12 @@ static enum flow statement_filter_block(
 	struct chat_run *run, struct chat_scope *scope, const struct chat_node *node)
 {
 	struct chat_scope *inner = chat_scope_new(run, scope);
-	struct chat_value text, outer = run->captured;
+	struct chat_value text;
 	enum flow flow = statement_capture(run, inner, node->b, &text);
 
 	if (flow != FLOW_NEXT)
 		return flow;
-	run->captured = text;
-	chat_print(run->output, chat_evaluate(run, inner, node->a));
-	run->captured = outer;
+	chat_print(run->output, statement_filter(run, inner, node->a, text));
 	return FLOW_NEXT;
 }
 
