@@ -5,11 +5,9 @@
  * them keep theirs.
  */
 #include "tests/daemon/adjusted.h"
+#include "tests/daemon/plain.h"
 
 enum { K = 4, N_TOKENS = 24 };
-
-static struct rig plain_rig;
-static struct rig_client plain; /* of an engine without graphs and drafts, which has the reference's logits */
 
 /* Prompts of tinycalc; it would repeat itself, but for the penalties. */
 static const char *const texts[] = {"count 4 30\n", "rev hello\n", "sort 5 3 9 1\n"};
@@ -408,20 +406,6 @@ static void test_bias_and_mask_are_copied_once(void **state)
 }
 
 /* ---- */
-
-static int open_plain(void **state)
-{
-	rig_open(&plain_rig, &(struct rig_options){.mode = GRAPH_NONE});
-	rig_attach(&plain_rig, &plain, 8);
-	return 0;
-}
-
-static int close_plain(void **state)
-{
-	rig_detach(&plain);
-	rig_close(&plain_rig);
-	return 0;
-}
 
 #define MODE_TEST(test, name, ...)                                                                 \
 	{#test "_" name, test, rig_setup, rig_teardown, &(struct rig_options){__VA_ARGS__}}

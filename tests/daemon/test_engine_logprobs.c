@@ -5,11 +5,9 @@
  * logits.
  */
 #include "tests/daemon/adjusted.h"
+#include "tests/daemon/plain.h"
 
 enum { N_TOKENS = 16, K = 4, LONG = 70 };
-
-static struct rig plain_rig;
-static struct rig_client plain;
 
 static const struct mimeo_logprob *entries_of(const struct rig_client *client, const struct rig_request *request,
 	uint64_t offset, uint32_t width, uint32_t i)
@@ -236,20 +234,6 @@ static void test_others_do_not_wait_for_a_prompts_log_probabilities(void **state
 }
 
 /* ---- */
-
-static int open_plain(void **state)
-{
-	rig_open(&plain_rig, &(struct rig_options){.mode = GRAPH_NONE});
-	rig_attach(&plain_rig, &plain, 8);
-	return 0;
-}
-
-static int close_plain(void **state)
-{
-	rig_detach(&plain);
-	rig_close(&plain_rig);
-	return 0;
-}
 
 #define MODE_TEST(test, name, ...)                                                                 \
 	{#test "_" name, test, rig_setup, rig_teardown, &(struct rig_options){__VA_ARGS__}}

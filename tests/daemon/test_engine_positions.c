@@ -4,11 +4,9 @@
  * tokens; in the event and in device buffers, in one step and in several. The reference is a step of each prefix.
  */
 #include "tests/daemon/adjusted.h"
+#include "tests/daemon/plain.h"
 
 enum { VOCAB = 256, HIDDEN = 160, K = 4, LONG = 70, ROWS = 3 };
-
-static struct rig plain_rig;
-static struct rig_client plain;
 
 /* Rows of a step, one behind the other. */
 static const uint32_t lengths[ROWS] = {5, LONG, 1};
@@ -331,19 +329,12 @@ static void test_a_prefix_with_too_many_results_is_refused(void **state)
 
 /* ---- */
 
-static int open_plain(void **state)
+static int open_reference(void **state)
 {
-	rig_open(&plain_rig, &(struct rig_options){.mode = GRAPH_NONE});
-	rig_attach(&plain_rig, &plain, 8);
-	make_reference();
-	return 0;
-}
+	int rc = open_plain(state);
 
-static int close_plain(void **state)
-{
-	rig_detach(&plain);
-	rig_close(&plain_rig);
-	return 0;
+	make_reference();
+	return rc;
 }
 
 #define MODE_TEST(test, name, ...)                                                                 \
@@ -376,5 +367,5 @@ int main(void)
 	};
 	static const struct test_cpu_only only[] = {{NULL, NULL}};
 
-	return TEST_RUN_GROUP("engine: results of positions", tests, only, open_plain, close_plain);
+	return TEST_RUN_GROUP("engine: results of positions", tests, only, open_reference, close_plain);
 }

@@ -5,14 +5,12 @@
  * the logits, bit by bit, and the tokens that an engine without a draft computes for the same history
  * afresh.
  */
+#include "tests/daemon/plain.h"
 #include "tests/daemon/rig.h"
 
 #include "tests/device_memory.h"
 
 enum { K = 4, HISTORY_MAX = 512, FOLLOW = 24, VOCAB = 256 };
-
-static struct rig plain_rig;
-static struct rig_client plain;
 
 struct history {
 	int32_t tokens[HISTORY_MAX];
@@ -410,20 +408,6 @@ static void test_own_loops_beside_verifications_have_their_own_tokens(void **sta
 	}
 	rig_wait(&rig->client, rig->results, 1);
 	assert_int_equal(rig->results[1].n_generated, 450);
-}
-
-static int open_plain(void **state)
-{
-	rig_open(&plain_rig, &(struct rig_options){.mode = GRAPH_NONE});
-	rig_attach(&plain_rig, &plain, 8);
-	return 0;
-}
-
-static int close_plain(void **state)
-{
-	rig_detach(&plain);
-	rig_close(&plain_rig);
-	return 0;
 }
 
 #define TEST(test)                                                                                 \

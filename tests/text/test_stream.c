@@ -72,19 +72,25 @@ static void test_beginning_of_a_stop_string_is_text_in_the_end(void **state)
 	mimeo_text_close(text);
 }
 
+static struct mimeo_text_stream *stream_until(const struct mimeo_text *text, const char *stop)
+{
+	struct mimeo_text_stream_config config = MIMEO_TEXT_STREAM_CONFIG_INIT;
+	struct mimeo_text_stream *s;
+
+	config.stop = &stop;
+	config.n_stop = 1;
+	assert_int_equal(mimeo_text_stream_new(&s, text, &config), 0);
+	return s;
+}
+
 static void test_beginning_of_a_stop_string_is_held_back(void **state)
 {
 	struct mimeo_text *text = fixture_open_bytes();
-	struct mimeo_text_stream_config config = MIMEO_TEXT_STREAM_CONFIG_INIT;
-	const char *const stop[] = {"abab"};
 	const int32_t ids[] = {'x', 'a', 'b', 'a'};
-	struct mimeo_text_stream *s;
+	struct mimeo_text_stream *s = stream_until(text, "abab");
 	const char *utf8;
 	size_t n;
 
-	config.stop = stop;
-	config.n_stop = 1;
-	assert_int_equal(mimeo_text_stream_new(&s, text, &config), 0);
 	assert_int_equal(mimeo_text_stream_push(s, ids, 4, &utf8, &n), 0);
 	assert_string_equal(utf8, "x");
 	/* "abac": only the last a may begin a stop string, and c does not go on with it */
@@ -131,16 +137,11 @@ static void test_stop_string_of_characters_of_several_bytes(void **state)
 static void test_ids_behind_a_stop_string_are_ignored(void **state)
 {
 	struct mimeo_text *text = fixture_open_bytes();
-	struct mimeo_text_stream_config config = MIMEO_TEXT_STREAM_CONFIG_INIT;
-	const char *const stop[] = {"b"};
 	const int32_t ids[] = {'a', 'b', 'c', 'd'};
-	struct mimeo_text_stream *s;
+	struct mimeo_text_stream *s = stream_until(text, "b");
 	const char *utf8;
 	size_t n;
 
-	config.stop = stop;
-	config.n_stop = 1;
-	assert_int_equal(mimeo_text_stream_new(&s, text, &config), 0);
 	assert_int_equal(mimeo_text_stream_push(s, ids, 4, &utf8, &n), 1);
 	assert_string_equal(utf8, "a");
 	assert_int_equal(mimeo_text_stream_push(s, ids, 4, &utf8, &n), 1);
