@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-/* True if the weight has a dtype that ops convert, and these dimensions, neither of which is 0. */
+/* True if ops can convert the weight's dtype, and it has these dimensions, and both are above 0. */
 bool weight_is(const struct weight *w, uint32_t rows, uint32_t cols);
 
 #define CHECKS_DECLARE(name) bool name##_fits(const struct op_##name *args);

@@ -7,7 +7,7 @@
  *
  * They are copied when the model is loaded, into sealed memory. A descriptor of the file itself would be less than
  * read-only: its receiver could open it for writing through /proc where the file's mode allows that, and set
- * O_DIRECT for everybody who shares the open file. Nor do the copies change when somebody edits the folder.
+ * O_DIRECT, which all descriptors of an open file share. Copies also stay the same when the folder is edited.
  */
 
 #include <mimeo/types.h>

@@ -92,7 +92,7 @@ static int run_chat_encode(struct run_chat *chat, struct run_ids *ret)
 	return rc;
 }
 
-/* Cut the sequence to what it has in common with the new prompt, of which one token at least is to be computed. */
+/* Truncate the sequence to its common prefix with the new prompt. The prompt keeps at least one token to compute. */
 static int run_chat_keep_common(struct run_chat *chat, const struct run_ids *ids)
 {
 	uint32_t n = 0;

@@ -282,7 +282,7 @@ static int run_request_stream(const struct run_session *session, struct run_requ
 	return rc;
 }
 
-/* Only where somebody reads it. */
+/* On a terminal only: a program that reads standard error expects messages there. */
 static void run_request_print_usage(const struct run_usage *usage)
 {
 	double decoding = usage->seconds - usage->first_s;

@@ -42,7 +42,7 @@ bool quota_fits(const struct quota *quota, uid_t uid, const struct quota_amounts
 	size_t size);
 /* text[size] says what a user may not have, by whatever limit; refusal->whom is not used. */
 void quota_refuse(const struct msg_quota *refusal, uid_t uid, char *text, size_t size);
-/* The same for one more of something, of which each user may have `most`. */
+/* The same where a user asks for one more of `what` and already has the limit, `most`. */
 void quota_refuse_one(const char *what, uint32_t most, uid_t uid, char *text, size_t size);
 /* Could these be granted if all else were released? */
 bool quota_may_fit(const struct quota *quota, const struct quota_amounts *amounts);

@@ -163,7 +163,7 @@ size_t charsmap_cluster(const char *text, size_t length)
 	do {
 		before = utf8_decode(text + at, &size);
 		at += size;
-		/* Most text is pairs of ASCII, of which only the line end is one cluster. */
+		/* Two ASCII characters are one cluster only if they are CR LF; the table is not needed for them. */
 		if (at < length && before < 0x80 && (unsigned char)text[at] < 0x80 && state == 0) {
 			if (before != '\r' || text[at] != '\n')
 				break;

@@ -30,7 +30,7 @@ void pinned_drop(struct sequence *sequence, const uint32_t *pages, uint32_t n);
 /* A page that the sequence had was replaced by a copy. */
 void pinned_replace(struct sequence *sequence, uint32_t page, uint32_t copy);
 
-/* Begin to count pages each of which is to count once. */
+/* Clear the marks. pinned_mark then counts each page once, also if several sequences share it. */
 void pinned_begin_marks(struct slots *slots, uint32_t max_pages);
 /* How many pages of the sequence are neither pinned nor marked; they are marked now. */
 uint32_t pinned_mark(struct slots *slots, const struct sequence *sequence);

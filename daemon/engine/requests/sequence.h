@@ -57,8 +57,8 @@ struct sequence {
 	uint32_t row;            /* which of the request's */
 	uint32_t target;         /* end of the tokens that the request brought */
 	uint32_t n_history;      /* leading positions that were computed before the request */
-	uint32_t prompt_end;     /* end of the tokens that it had when it took its slot ... */
-	bool resumes;            /* ... of which the last one alone was not computed */
+	uint32_t prompt_end;     /* end of the tokens that it had when it took its slot */
+	bool resumes;            /* only the last of these tokens was not computed when it took its slot */
 	uint32_t document;       /* where the document of the last launched token begins */
 	uint64_t last_step;      /* the runner's last launched step that names it */
 	uint64_t looked;         /* the step that was to have a chunk of its prompt */

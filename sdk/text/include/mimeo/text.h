@@ -67,7 +67,7 @@ MIMEO_PUBLIC void mimeo_text_close(struct mimeo_text *text);
 
 /* The id of the token that is written like that in the vocabulary or among the added tokens, or -1. */
 MIMEO_PUBLIC int32_t mimeo_text_id(const struct mimeo_text *text, const char *token);
-/* The tokens that the tokenizer knows are ids 0 ... this - 1, some of which may be without a token. */
+/* The number of ids: they are 0 to this - 1. An id may have no token. */
 MIMEO_PUBLIC uint32_t mimeo_text_vocab_size(const struct mimeo_text *text);
 
 /* ---- encoding ---- */
