@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <poll.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "ipc/doorbell.h"
@@ -13,6 +14,11 @@
 double rig_now(void)
 {
 	return (double)clock_ns() * 1e-9;
+}
+
+void rig_pause(void)
+{
+	nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
 }
 
 const char *rig_source(const char *below)
@@ -279,7 +285,7 @@ void rig_assert_all_free(struct rig *rig)
 			fail_msg("%u pages are missing, slots %u of %u, running %u, sequences %u, waiting %u",
 				pages_missing(rig), stats->n_slots_free, slots, stats->n_running,
 				stats->n_sequences, stats->n_waiting);
-		sched_yield();
+		rig_pause();
 	}
 }
 

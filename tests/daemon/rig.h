@@ -9,7 +9,6 @@
  */
 
 #include <pthread.h>
-#include <sched.h>
 #include <time.h>
 
 #include <mimeo/types.h>
@@ -100,13 +99,15 @@ struct rig_request {
 
 /* Seconds. */
 double rig_now(void);
+/* Between two polls. It sleeps, because the tests that run beside this one need the processor. */
+void rig_pause(void);
 #define RIG_AWAIT(condition)                                                                       \
 	do {                                                                                       \
 		double end_ = rig_now() + RIG_TIMEOUT_S;                                           \
 		while (!(condition)) {                                                             \
 			if (rig_now() > end_)                                                      \
 				fail_msg("in %d s: not " #condition, RIG_TIMEOUT_S);               \
-			sched_yield();                                                             \
+			rig_pause();                                                             \
 		}                                                                                  \
 	} while (0)
 /* A folder of the source's, by its path there; one of four that are kept. */

@@ -193,7 +193,7 @@ void rig_wait(struct rig_client *client, struct rig_result *results, uint32_t in
 			continue;
 		if (rig_now() > end)
 			fail_msg("request %u did not end", index);
-		sched_yield();
+		rig_pause();
 	}
 }
 

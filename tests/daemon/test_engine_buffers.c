@@ -20,7 +20,7 @@ static void wait_at_gate(void *arg)
 	const _Atomic bool *open = arg;
 
 	while (!atomic_load(open))
-		sched_yield();
+		rig_pause();
 }
 
 static int held_prepare(struct stream *stream, const struct op_prepare *args)

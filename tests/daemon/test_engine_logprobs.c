@@ -182,7 +182,7 @@ static void wait_at_gate(void *arg)
 {
 	atomic_store(&gate.reached, true);
 	while (atomic_load(&gate.closed))
-		sched_yield();
+		rig_pause();
 }
 
 static int gate_logprobs(struct stream *stream, const struct op_logprobs *args)

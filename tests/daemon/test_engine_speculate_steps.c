@@ -32,7 +32,7 @@ static void wait_until_open(void *arg)
 	const _Atomic bool *open = arg;
 
 	while (!*open)
-		sched_yield();
+		rig_pause();
 }
 
 static int prepare(struct stream *stream, const struct op_prepare *args)

@@ -160,7 +160,7 @@ static void all_together(struct run *run)
 		n_done = 0;
 		for (uint32_t i = 0; i < N_JOBS; i++)
 			n_done += result_of(run, i)->done;
-		sched_yield();
+		rig_pause();
 	}
 	for (uint32_t i = 0; i < N_JOBS; i++)
 		assert_answer(run, &run->clients[i % N_CLIENTS], &run->requests[i],
