@@ -334,10 +334,14 @@ static void test_cancelled_and_overdue_requests_leave_their_history(void **state
 		rig_wait(&rig->client, rig->results, 1);
 		if (!msg.deadline_ms)
 			rig_wait(&rig->client, rig->results, 3);
-		push(&h, tokens, msg.n_tokens);
-		push(&h, rig_tokens(&rig->client, &request), rig->results[1].n_generated);
+		/* A deadline may pass before the request starts; its sequence stays empty then. */
+		if (rig->results[1].n_sequence || !msg.deadline_ms) {
+			push(&h, tokens, msg.n_tokens);
+			push(&h, rig_tokens(&rig->client, &request), rig->results[1].n_generated);
+		}
+		assert_int_equal(rig->results[1].n_sequence, h.n);
 		assert_int_equal(settled(rig, 1)->n_tokens, h.n);
-		if (h.n < 300)
+		if (h.n && h.n < 300)
 			assert_history(rig, 1, &h, "cancelled");
 		rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
 	}
