@@ -440,6 +440,7 @@ static void test_drain_refuses_new_work_and_reports_when_the_old_is_done(void **
 	struct rig *rig = *state;
 	struct rig_request r;
 
+	RIG_AWAIT(engine_stats(rig->engine)->n_requests == 1); /* the bystander's */
 	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
 	assert_int_equal(engine_post_drain(rig->engine), 0);
 	rig_report(rig, ENGINE_DRAINED);
