@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/unchecked.h"
+
 /* ---- untrusted inputs: lengths and page ids are what the device's memory says ---- */
 
 static inline uint32_t attention_clamp(int32_t value, uint32_t low, uint32_t high)
@@ -37,7 +39,7 @@ typedef float vector_f32
 	__attribute__((vector_size(VECTOR * sizeof(float)), aligned(4), may_alias));
 
 /* VECTOR_LANES partial sums, folded in an order that n alone decides. */
-static inline float vector_dot(const float *a, const float *b, size_t n)
+UNCHECKED_LOOP float vector_dot_loop(const float *a, const float *b, size_t n)
 {
 	vector_f32 sums[VECTOR_LANES / VECTOR] = { 0 };
 	float sum = 0;
@@ -53,8 +55,14 @@ static inline float vector_dot(const float *a, const float *b, size_t n)
 	return sum + ((sums[0][0] + sums[0][1]) + (sums[0][2] + sums[0][3]));
 }
 
-/* acc += the weighted sum of rows[n_rows], n elements of each from `first` on; four at a time. */
-static inline void vector_add_weighted(float *acc, const float *const *rows, size_t first,
+static inline float vector_dot(const float *a, const float *b, size_t n)
+{
+	check_range(a, n * sizeof(*a));
+	check_range(b, n * sizeof(*b));
+	return vector_dot_loop(a, b, n);
+}
+
+UNCHECKED_LOOP void vector_add_weighted_loop(float *acc, const float *const *rows, size_t first,
 	const float *weights, uint32_t n_rows, size_t n)
 {
 	uint32_t r = 0;
@@ -79,10 +87,27 @@ static inline void vector_add_weighted(float *acc, const float *const *rows, siz
 			acc[i] += rows[r][first + i] * weights[r];
 }
 
-static inline void vector_scale(float *x, float factor, size_t n)
+/* acc += the weighted sum of rows[n_rows], n elements of each from `first` on; four at a time. */
+static inline void vector_add_weighted(float *acc, const float *const *rows, size_t first,
+	const float *weights, uint32_t n_rows, size_t n)
+{
+	check_range(acc, n * sizeof(*acc));
+	check_range(weights, n_rows * sizeof(*weights));
+	for (uint32_t r = 0; r < n_rows; r++)
+		check_range(rows[r] + first, n * sizeof(**rows));
+	vector_add_weighted_loop(acc, rows, first, weights, n_rows, n);
+}
+
+UNCHECKED_LOOP void vector_scale_loop(float *x, float factor, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
 		x[i] *= factor;
+}
+
+static inline void vector_scale(float *x, float factor, size_t n)
+{
+	check_range(x, n * sizeof(*x));
+	vector_scale_loop(x, factor, n);
 }
 
 /* ---- softmax ---- */

@@ -10,15 +10,9 @@
 #include <string.h>
 
 #include "kernels/ops.h"
+#include "kernels/unchecked.h"
 
 #define CONVERT_BLOCK 32
-
-/*
- * Sanitizers check every access of a loop and keep the loop from being vectorised; that was
- * half of the time of the tests. These loops are not instrumented; weight_to_f32 accesses the last
- * element of both ranges where it is.
- */
-#define CONVERT_LOOP __attribute__((no_sanitize("address", "undefined"))) static inline
 
 /* Inlined into loops that are not instrumented, too. */
 #define CONVERT_VALUE __attribute__((always_inline)) static inline
@@ -77,7 +71,7 @@ static inline void f32_to_bf16_n(void *dst, const void *src, size_t n)
 	}
 }
 
-CONVERT_LOOP void bf16_to_f32_n(float *restrict dst, const uint16_t *restrict src, size_t n)
+UNCHECKED_LOOP void bf16_to_f32_n(float *restrict dst, const uint16_t *restrict src, size_t n)
 {
 	size_t i = 0;
 
@@ -88,7 +82,7 @@ CONVERT_LOOP void bf16_to_f32_n(float *restrict dst, const uint16_t *restrict sr
 		dst[i] = bf16_to_f32(src[i]);
 }
 
-CONVERT_LOOP void f16_to_f32_n(float *restrict dst, const uint16_t *restrict src, size_t n)
+UNCHECKED_LOOP void f16_to_f32_n(float *restrict dst, const uint16_t *restrict src, size_t n)
 {
 	size_t i = 0;
 
@@ -108,9 +102,8 @@ static inline void weight_to_f32(float *dst, const struct weight *w, size_t firs
 		memcpy(dst, (const float *)w->data + first, n * sizeof(*dst));
 		return;
 	}
-	if (!n)
-		return;
-	dst[n - 1] = (float)*(volatile const uint16_t *)&narrow[n - 1];
+	check_range(dst, n * sizeof(*dst));
+	check_range(narrow, n * sizeof(*narrow));
 	if (w->dtype == DTYPE_BF16)
 		bf16_to_f32_n(dst, narrow, n);
 	else

@@ -20,7 +20,7 @@
 _Static_assert(sizeof(struct naive_args) <= CPU_ARGS_MAX, "naive_args outgrows a queue node");
 
 /* A dot product in LANES partial sums, which vectorise. */
-static double naive_dot(const float *a, const float *b, size_t n)
+UNCHECKED_LOOP double naive_dot_loop(const float *a, const float *b, size_t n)
 {
 	double lanes[LANES] = { 0 }, sum = 0;
 	size_t i = 0;
@@ -33,6 +33,13 @@ static double naive_dot(const float *a, const float *b, size_t n)
 	for (size_t j = 0; j < LANES; j++)
 		sum += lanes[j];
 	return sum;
+}
+
+static double naive_dot(const float *a, const float *b, size_t n)
+{
+	check_range(a, n * sizeof(*a));
+	check_range(b, n * sizeof(*b));
+	return naive_dot_loop(a, b, n);
 }
 
 /* The cached key of a position, n elements; its value is page_tokens rows later. */
