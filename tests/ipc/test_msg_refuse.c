@@ -3,111 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include <mimeo/types.h>
-
-#include "ipc/msg_table.h"
 #include "ipc/region.h"
-#include "tests/ipc/test.h"
-
-/* ---- helpers ---- */
-
-static struct msg_codec *codec;
-
-static int setup_codec(void **state)
-{
-	return msg_codec_new(&codec);
-}
-
-static int teardown_codec(void **state)
-{
-	msg_codec_free(codec);
-	msg_codec_free(NULL);
-	return 0;
-}
-
-/* Raw bytes of one map: its first bytes, then one more field. */
-struct raw {
-	uint8_t bytes[MSG_SOCKET_MAX];
-	size_t n;
-};
-
-static struct raw raw_with(
-	const char *base, size_t base_n, unsigned key, const char *value, size_t n)
-{
-	static struct raw raw;
-
-	memcpy(raw.bytes, base, base_n);
-	raw.n = base_n;
-	if (value) {
-		raw.bytes[0]++;
-		raw.bytes[raw.n++] = (uint8_t)key;
-		memcpy(raw.bytes + raw.n, value, n);
-		raw.n += n;
-	}
-	return raw;
-}
-
-/* The least that each decoder takes. */
-#define GENERATE "\x82\x0f\x01\x03\x01"
-#define STEP "\x82\x0e\x01\x0d\x01"
-#define HELLO "\x83\x20\x05\x22\x02\x23\xce\0\1\0\0"
-#define WELCOME "\x83\x20\x05\x22\x02\x23\xce\0\1\0\0"
-
-enum kind { GENERATE_MSG, STEP_MSG, HELLO_MSG, WELCOME_MSG };
-
-static int decode(enum kind kind, const void *bytes, size_t n, struct msg_detail *ret_detail)
-{
-	static struct msg_welcome welcome;
-	struct msg_generate generate;
-	struct msg_step step;
-	struct msg_hello hello;
-
-	switch (kind) {
-	case GENERATE_MSG:
-		return msg_generate_decode(codec, bytes, n, &generate, ret_detail);
-	case STEP_MSG:
-		return msg_step_decode(codec, bytes, n, &step, ret_detail);
-	case HELLO_MSG:
-		return msg_hello_decode(codec, bytes, n, &hello, ret_detail);
-	case WELCOME_MSG:
-		return msg_welcome_decode(codec, bytes, n, &welcome, ret_detail);
-	}
-	return 1;
-}
-
-struct extra {
-	unsigned key;
-	const char *value;
-	size_t n;
-};
-#define EXTRA(key, value)                                                                          \
-	{                                                                                          \
-		key, value, sizeof(value) - 1                                                      \
-	}
-
-/* Each value, added to the least message, is accepted (status 0), or refused as that field. */
-static void check_extras(enum kind kind, int status, const struct extra *extras, size_t n)
-{
-	static const struct {
-		const char *bytes;
-		size_t n;
-	} least[] = {{GENERATE, sizeof(GENERATE) - 1}, {STEP, sizeof(STEP) - 1},
-		{HELLO, sizeof(HELLO) - 1}, {WELCOME, sizeof(WELCOME) - 1}};
-
-	for (size_t i = 0; i < n; i++) {
-		struct raw raw = raw_with(least[kind].bytes, least[kind].n, extras[i].key,
-			extras[i].value, extras[i].n);
-		struct msg_detail detail = {.detail = 99};
-		int r = decode(kind, raw.bytes, raw.n, &detail);
-
-		if (r != status)
-			fail_msg("%s (%zu): status %d", msg_field_name(extras[i].key), i, r);
-		assert_int_equal(detail.detail, status ? RING_DETAIL_RANGE : RING_DETAIL_NONE);
-		assert_int_equal(detail.values[0], status ? (int)extras[i].key : 0);
-	}
-}
-
-/* ---- what decoders take and refuse ---- */
+#include "tests/ipc/raw_msg.h"
 
 static void test_msg_least_messages_are_taken(void **state)
 {
@@ -123,7 +20,6 @@ static void test_msg_least_messages_are_taken(void **state)
 #define F32_NAN "\xca\x7f\xc0\0\0"
 #define F64_HUGE "\xcb\x7e\x37\xe4\x3c\x88\x00\x75\x9c" /* 1e300 */
 #define F64_NEG_INF "\xcb\xff\xf0\0\0\0\0\0\0"
-#define U64_MAX "\xcf\xff\xff\xff\xff\xff\xff\xff\xff"
 #define U32_PLUS "\xcf\0\0\0\1\0\0\0\0"
 #define F32_ONE "\xca\x3f\x80\0\0"
 #define F32_HUNDREDTH "\xca\x3c\x23\xd7\x0a" /* 0.01f */
@@ -391,37 +287,6 @@ static void test_msg_unknown_and_foreign_and_repeated_keys_are_refused_by_name(v
 	check_extras(STEP_MSG, MIMEO_E_INVALID, step, ARRAY_SIZE(step));
 }
 
-struct refused {
-	enum kind kind;
-	const char *bytes;
-	size_t n;
-	int status;
-	struct msg_detail detail;
-};
-#define REFUSED(kind, bytes, status, detail, ...)                                                  \
-	{                                                                                          \
-		kind, bytes, sizeof(bytes) - 1, status,                                            \
-		{                                                                                  \
-			detail,                                                                    \
-			{                                                                          \
-				__VA_ARGS__                                                        \
-			}                                                                          \
-		}                                                                                  \
-	}
-
-static void check_refused(const struct refused *cases, size_t n)
-{
-	for (size_t i = 0; i < n; i++) {
-		struct msg_detail detail = {.detail = 99};
-		int r = decode(cases[i].kind, cases[i].bytes, cases[i].n, &detail);
-
-		if (r != cases[i].status)
-			fail_msg("case %zu: status %d", i, r);
-		assert_int_equal(detail.detail, cases[i].detail.detail);
-		assert_memory_equal(detail.values, cases[i].detail.values, sizeof(detail.values));
-	}
-}
-
 static void test_msg_keys_that_are_no_field_numbers_are_refused(void **state)
 {
 	static const struct refused cases[] = {
@@ -554,112 +419,6 @@ static void test_msg_bytes_that_are_no_header_are_refused_with_their_offset(void
 	assert_int_equal(detail.values[0], MSG_HEADER_MAX);
 }
 
-static void test_msg_handshake_of_another_version_is_named_whatever_else_it_holds(void **state)
-{
-	static const struct refused cases[] = {
-		REFUSED(HELLO_MSG, "\x82\x20\x01\x63\xc0", MIMEO_E_VERSION, RING_DETAIL_RANGE,
-			MSG_VERSION, 1),
-		REFUSED(HELLO_MSG, "\x80", MIMEO_E_VERSION, RING_DETAIL_RANGE, MSG_VERSION, 0),
-		REFUSED(WELCOME_MSG, "\x82\xa1x\x00\x20" U64_MAX, MIMEO_E_VERSION,
-			RING_DETAIL_RANGE, MSG_VERSION, INT32_MAX),
-	};
-
-	check_refused(cases, ARRAY_SIZE(cases));
-}
-
-static void test_msg_hello_that_no_region_fits_is_refused_by_name(void **state)
-{
-	static const struct refused cases[] = {
-		REFUSED(HELLO_MSG, "\x81\x20\x05", MIMEO_E_INVALID, RING_DETAIL_RANGE,
-			MSG_ENTRIES),
-		REFUSED(HELLO_MSG, "\x83\x20\x05\x22\x03\x23\xce\0\1\0\0", MIMEO_E_INVALID,
-			RING_DETAIL_RANGE, MSG_ENTRIES),
-		REFUSED(HELLO_MSG, "\x83\x20\x05\x22\xcd\x20\0\x23\xce\0\1\0\0", MIMEO_E_INVALID,
-			RING_DETAIL_RANGE, MSG_ENTRIES),
-		REFUSED(HELLO_MSG, "\x82\x20\x05\x22\x02", MIMEO_E_INVALID, RING_DETAIL_RANGE,
-			MSG_ARENA_BYTES),
-		REFUSED(HELLO_MSG, "\x83\x20\x05\x22\x02\x23\xce\0\1\0\1", MIMEO_E_INVALID,
-			RING_DETAIL_RANGE, MSG_ARENA_BYTES),
-		REFUSED(HELLO_MSG, "\x83\x20\x05\x22\x02\x23\xce\x80\0\0\0", MIMEO_E_INVALID,
-			RING_DETAIL_RANGE, MSG_ARENA_BYTES),
-		REFUSED(HELLO_MSG, "\x84\x20\x05\x22\x02\x23\xce\0\1\0\0\x21\x01", MIMEO_E_INVALID,
-			RING_DETAIL_RANGE, MSG_FEATURES),
-	};
-
-	check_refused(cases, ARRAY_SIZE(cases));
-}
-
-static void test_msg_names_with_control_characters_or_broken_utf8_are_refused(void **state)
-{
-	static const struct extra bad[] = {
-		EXTRA(MSG_NAME, "\xa2\x1b["),
-		EXTRA(MSG_NAME, "\xa1\0"),
-		EXTRA(MSG_NAME, "\xa1\x7f"),
-		EXTRA(MSG_NAME, "\xa1\xff"),
-		EXTRA(MSG_NAME, "\xa2\xc2\x9b"),
-		EXTRA(MSG_NAME, "\xa2\xc0\x80"),
-		EXTRA(MSG_NAME, "\xa1\xc3"),
-		EXTRA(MSG_NAME, "\xa3\xed\xa0\x80"),
-		EXTRA(MSG_NAME, "\xa3\xe0\x80\x80"),
-		EXTRA(MSG_NAME, "\xa4\xf4\x90\x80\x80"),
-		EXTRA(MSG_NAME, "\xa4\xf0\x80\x80\x80"),
-		EXTRA(MSG_NAME, "\xa3\xe2\x82x"),
-		EXTRA(MSG_NAME, "\xa3\xe2\x80\xae"), /* right to left */
-		EXTRA(MSG_NAME, "\xa3\xe2\x80\xa8"), /* line separator */
-		EXTRA(MSG_NAME, "\xc4\x01x"),
-		EXTRA(MSG_NAME, "\xd9\x20"
-				"aaaaaaaabbbbbbbbccccccccdddddddd"),
-	};
-	static const struct extra good[] = {EXTRA(MSG_NAME, "\xa0"),
-		EXTRA(MSG_NAME, "\xa2\xc2\xa0"), EXTRA(MSG_NAME, "\xa3\xe2\x82\xac"),
-		EXTRA(MSG_NAME, "\xa4\xf0\x9f\x96\xa8"),
-		EXTRA(MSG_NAME, "\xbf"
-				"aaaaaaaabbbbbbbbccccccccddddddd")};
-
-	check_extras(HELLO_MSG, MIMEO_E_INVALID, bad, ARRAY_SIZE(bad));
-	check_extras(HELLO_MSG, 0, good, ARRAY_SIZE(good));
-}
-
-/* One model, a map of so many: a name, three sizes, pages, and what else is given. */
-#define MODEL(map, rest)                                                                           \
-	"\x84\x20\x05\x22\x02\x23\xce\0\1\0\0\x28\x91" map                                            \
-	"\x24\xa1m\x40\x01\x41\x01\x42\x01\x45\x01" rest
-
-static void test_msg_welcome_with_a_bad_model_is_a_broken_protocol(void **state)
-{
-	static const struct extra extras[] = {
-		EXTRA(MSG_MODELS, "\x01"),
-		EXTRA(MSG_STATUS, "\x01"),
-		EXTRA(MSG_STATUS, "\xd1\xfe\x00"),
-		EXTRA(MSG_MODELS, "\x91\x01"),
-	};
-	static const struct refused cases[] = {
-		REFUSED(WELCOME_MSG, "\x84\x20\x05\x22\x02\x23\xce\0\1\0\0\x28\x91\x80",
-			MIMEO_E_PROTOCOL, RING_DETAIL_RANGE, MSG_NAME),
-		REFUSED(WELCOME_MSG, "\x84\x20\x05\x22\x02\x23\xce\0\1\0\0\x28\x91\x81\x40\x00",
-			MIMEO_E_PROTOCOL, RING_DETAIL_RANGE, MSG_VOCAB_SIZE),
-		REFUSED(WELCOME_MSG, "\x84\x20\x05\x22\x02\x23\xce\0\1\0\0\x28\x91\x81\x24\xa1m",
-			MIMEO_E_PROTOCOL, RING_DETAIL_RANGE, MSG_VOCAB_SIZE),
-		REFUSED(WELCOME_MSG, "\x84\x20\x05\x22\x02\x23\xce\0\1\0\0\x28\x91\x81\x44\xfe",
-			MIMEO_E_PROTOCOL, RING_DETAIL_RANGE, MSG_BOS),
-		REFUSED(WELCOME_MSG, MODEL("\x85", ""), MIMEO_E_PROTOCOL, RING_DETAIL_RANGE,
-			MSG_MAX_BATCH_TOKENS),
-		REFUSED(WELCOME_MSG, MODEL("\x86", "\x48\x01"), MIMEO_E_PROTOCOL, RING_DETAIL_RANGE,
-			MSG_MAX_ROWS),
-		REFUSED(WELCOME_MSG, MODEL("\x88", "\x48\x01\x4b\x01\x17\x01"), MIMEO_E_PROTOCOL,
-			RING_DETAIL_RANGE, MSG_MASK_WINDOW, 1), /* of no window */
-		REFUSED(WELCOME_MSG, MODEL("\x86", "\x16\x03"), MIMEO_E_PROTOCOL, RING_DETAIL_RANGE,
-			MSG_MASK), /* documents are requests' */
-		REFUSED(WELCOME_MSG, MODEL("\x86", "\x47\x02"), MIMEO_E_PROTOCOL, RING_DETAIL_RANGE,
-			MSG_MASKS),
-		REFUSED(WELCOME_MSG, MODEL("\x86", "\x1a\x09"), MIMEO_E_PROTOCOL, RING_DETAIL_RANGE,
-			MSG_DRAFT_TOKENS),
-	};
-
-	check_extras(WELCOME_MSG, MIMEO_E_PROTOCOL, extras, ARRAY_SIZE(extras));
-	check_refused(cases, ARRAY_SIZE(cases));
-}
-
 static void test_msg_refusal_writes_no_message(void **state)
 {
 	struct msg_generate got, before;
@@ -685,15 +444,10 @@ int main(void)
 			test_msg_unknown_and_foreign_and_repeated_keys_are_refused_by_name),
 		cmocka_unit_test(test_msg_keys_that_are_no_field_numbers_are_refused),
 		cmocka_unit_test(test_msg_missing_or_zero_counts_are_refused),
-	cmocka_unit_test(test_msg_no_tokens_are_taken_of_a_sequence_alone),
-	cmocka_unit_test(test_msg_outputs_that_exclude_each_other_are_refused),
-	cmocka_unit_test(test_msg_bias_lists_ascend_and_are_in_range),
+		cmocka_unit_test(test_msg_no_tokens_are_taken_of_a_sequence_alone),
+		cmocka_unit_test(test_msg_outputs_that_exclude_each_other_are_refused),
+		cmocka_unit_test(test_msg_bias_lists_ascend_and_are_in_range),
 		cmocka_unit_test(test_msg_bytes_that_are_no_header_are_refused_with_their_offset),
-		cmocka_unit_test(
-			test_msg_handshake_of_another_version_is_named_whatever_else_it_holds),
-		cmocka_unit_test(test_msg_hello_that_no_region_fits_is_refused_by_name),
-		cmocka_unit_test(test_msg_names_with_control_characters_or_broken_utf8_are_refused),
-		cmocka_unit_test(test_msg_welcome_with_a_bad_model_is_a_broken_protocol),
 		cmocka_unit_test(test_msg_refusal_writes_no_message),
 	};
 
