@@ -19,7 +19,7 @@ int model_forward(const struct model *model, struct stream *stream, const struct
 {
 	struct pass p = pass_begin(model, stream, args);
 
-	assert(model->config.family < sizeof(layers) / sizeof(layers[0]));
+	assert(model->config.family < sizeof(layers) / sizeof(layers[0]) && layers[model->config.family]);
 	PASS_OP(&p, embed,
 		.table = model->embedding,
 		.ids = args->inputs->input_ids,
