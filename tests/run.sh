@@ -27,7 +27,7 @@ failed=0
 echo "== the suite with the io_uring loop"
 MIMEO_LOOP=auto meson test -C "$build" --no-rebuild --print-errorlogs --logbase io_uring ${TEST_ARGS-} || failed=1
 echo "== what has a loop, with epoll"
-MIMEO_LOOP=epoll meson test -C "$build" --no-rebuild --print-errorlogs --logbase epoll ${TEST_ARGS-} \
+MIMEO_LOOP=epoll MIMEO_CHAOS_S=${MIMEO_CHAOS_S-20} meson test -C "$build" --no-rebuild --print-errorlogs --logbase epoll ${TEST_ARGS-} \
 	--suite loop --suite model --suite serve --suite e2e --suite http || failed=1
 python3 tests/tally.py "$build/meson-logs/io_uring.json" "$build/meson-logs/epoll.json" || failed=1
 exit $failed
