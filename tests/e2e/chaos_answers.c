@@ -78,7 +78,7 @@ static void move_sequences(struct client *c, struct asked *asked, int status)
 			sequence->at = row->end + asked->n_got;
 			continue;
 		}
-		int rc = status == MIMEO_E_NO_MEMORY && client_chance(c, 50)
+		int rc = (status == MIMEO_E_NO_MEMORY || status == MIMEO_E_QUOTA) && client_chance(c, 50)
 			? MIMEO_E_FULL /* let all its pages go */
 			: mimeo_sequence_truncate(c->m, sequence->id, row->begin);
 		sequence->at = row->begin;
@@ -103,6 +103,7 @@ static void compare_generate(struct client *c, struct asked *asked, const struct
 		compare_logits(c, &asked->rows[0], event->logits);
 	atomic_fetch_add(&c->chaos->n_generates, event->status == 0);
 	atomic_fetch_add(&c->chaos->n_of_class[asked->class], event->status == 0);
+	atomic_fetch_add(&c->chaos->n_masked, event->status == 0 && client_stream(c, &asked->rows[0])->mask.kind);
 }
 
 static void compare_end(struct client *c, struct asked *asked, const struct mimeo_event *event)
@@ -118,7 +119,8 @@ static void compare_end(struct client *c, struct asked *asked, const struct mime
 		atomic_fetch_add(&chaos->n_cancelled, 1);
 	} else if (status == MIMEO_E_DEADLINE && asked->has_deadline) {
 		atomic_fetch_add(&chaos->n_late, 1);
-	} else if (status == MIMEO_E_NO_MEMORY && asked->kind == STEP) {
+	} else if ((status == MIMEO_E_NO_MEMORY && asked->kind == STEP) || (status == MIMEO_E_QUOTA && chaos->masks)) {
+		/* Tokens under masks and of embeddings are in pages that cannot be evicted. */
 		atomic_fetch_add(&chaos->n_no_memory, 1);
 	} else if (status != 0) {
 		mimeo_event_message(event, why, sizeof(why));
@@ -130,6 +132,7 @@ static void compare_end(struct client *c, struct asked *asked, const struct mime
 	} else if (asked->kind == STEP && status == 0) {
 		compare_step(c, asked, event);
 		atomic_fetch_add(&chaos->n_steps, 1);
+		atomic_fetch_add(&chaos->n_embedded, asked->embedded);
 	}
 }
 
@@ -159,6 +162,7 @@ bool client_take(struct client *c, int timeout_ms)
 	}
 	mimeo_event_seen(c->m, &event);
 	if (ends) {
+		c->embeddings_busy &= !asked->embedded;
 		if (asked->kind != CANCEL)
 			move_sequences(c, asked, event.status);
 		asked->kind = FREE;

@@ -5,6 +5,7 @@
 /* What an honest client of test_chaos.c remembers of its requests and sequences. */
 
 #include "tests/e2e/chaos.h"
+#include "tests/e2e/embedding_table.h"
 #include "tests/e2e/process.h"
 
 #define REQUESTS_MAX 64u
@@ -12,6 +13,7 @@
 #define ROWS_MAX SEQUENCES_MAX
 #define HISTORY_MAX 96u /* tokens of a stream that sequences follow: else a few clients hold all pages */
 #define BUFFER_BYTES (64u << 10)
+#define EMBEDDINGS_BYTES (ROWS_MAX * HISTORY_MAX * HIDDEN * sizeof(float))
 #define BUFFER_CLOSED UINT32_MAX /* in place of the id that a request names */
 
 enum kind { FREE, GENERATE, STEP, CANCEL };
@@ -30,6 +32,7 @@ struct asked {
 	bool cancelled, has_deadline;
 	bool prompt_logits;
 	uint32_t buffer, place; /* of a step's logits; 0: none */
+	bool embedded; /* a step of embeddings: its input is in the client's buffer until it ends */
 };
 
 struct sequence {
@@ -49,6 +52,9 @@ struct client {
 	uint32_t n_entries, n_in_flight;
 	uint32_t buffer; /* 0: none */
 	const uint8_t *buffer_memory;
+	uint32_t embeddings; /* a buffer; 0: none */
+	float *embeddings_memory;
+	bool embeddings_busy;
 	uint64_t deaf_until; /* takes no events until then */
 	bool over;     /* it cannot go on */
 };

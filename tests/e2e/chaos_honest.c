@@ -116,6 +116,8 @@ static void generate(struct client *c)
 	g.n_tokens = row.end - row.begin;
 	g.max_tokens = 1 + client_draw(c, stream->n - row.end);
 	g.sampling = stream->sampling;
+	g.mask = stream->mask;
+	g.draft_tokens = chaos_draft_tokens(stream);
 	if (client_chance(c, 50))
 		g.flags |= MIMEO_GENERATE_IGNORE_EOS;
 	if (client_chance(c, 15)) {
@@ -142,7 +144,12 @@ static void generate(struct client *c)
 		c->sequences[row.place].busy = true;
 }
 
-/* Rows of one step have one sampling: of several, all are greedy. */
+static bool same_mask(const struct mimeo_mask *a, const struct mimeo_mask *b)
+{
+	return a->kind == b->kind && a->window == b->window && a->sinks == b->sinks;
+}
+
+/* Rows of one step have one mask, and one sampling: of several, all are greedy. */
 static uint32_t draw_rows(struct client *c, struct row *rows)
 {
 	uint32_t n = 0;
@@ -155,12 +162,30 @@ static uint32_t draw_rows(struct client *c, struct row *rows)
 			taken = rows[k].place == row->place;
 		if (!taken && client_chance(c, 20)) /* a part of the prompt, perhaps */
 			rows[n].end = row->begin + 1 + client_draw(c, row->end - row->begin);
+		if (n > 0 && !taken)
+			taken = !same_mask(&client_stream(c, row)->mask, &client_stream(c, &rows[0])->mask);
 		if (taken || (n > 0 && (client_stream(c, row)->sampling.temperature > 0 ||
 					       client_stream(c, &rows[0])->sampling.temperature > 0)))
 			continue;
 		n++;
 	}
 	return n;
+}
+
+/* The rows' input is embeddings, which are those of their tokens: at most HISTORY_MAX of each sequence. */
+static void embed(struct client *c, struct asked *asked, struct mimeo_step *s)
+{
+	float *to = c->embeddings_memory;
+
+	for (uint32_t i = 0; i < asked->n_rows; i++) {
+		const struct row *row = &asked->rows[i];
+
+		for (uint32_t t = row->begin; t < row->end; t++, to += HIDDEN)
+			memcpy(to, c->chaos->table + (size_t)client_stream(c, row)->tokens[t] * HIDDEN,
+				HIDDEN * sizeof(*to));
+	}
+	s->embeddings.buffer = c->embeddings;
+	asked->embedded = c->embeddings_busy = true;
 }
 
 static void step(struct client *c)
@@ -188,6 +213,9 @@ static void step(struct client *c)
 	asked->n_rows = s.n_rows;
 	s.rows = step_rows;
 	s.sampling = client_stream(c, &rows[0])->sampling;
+	s.mask = client_stream(c, &rows[0])->mask;
+	if (c->embeddings && !c->embeddings_busy && client_chance(c, 30))
+		embed(c, asked, &s);
 	s.request_class = client_draw(c, MIMEO_CLASS_BATCH + 1);
 	s.outputs = MIMEO_STEP_TOKENS | (client_chance(c, 30) ? MIMEO_STEP_LOGITS : 0);
 	if (s.outputs & MIMEO_STEP_LOGITS && c->buffer) {
@@ -203,8 +231,10 @@ static void step(struct client *c)
 		asked->has_deadline = true;
 	}
 	int rc = mimeo_request_prep_step(request, &s);
-	if (!request_done(c, request, asked, rc, STEP))
+	if (!request_done(c, request, asked, rc, STEP)) {
+		c->embeddings_busy &= !asked->embedded;
 		return;
+	}
 	for (uint32_t i = 0; i < asked->n_rows; i++)
 		c->sequences[rows[i].place].busy = true;
 }
@@ -337,6 +367,24 @@ static void buffers(struct client *c)
 		WRONG(c, "buffer: %s: %s", mimeo_status_name(rc), mimeo_buffer_message(c->m));
 }
 
+static void embeddings(struct client *c)
+{
+	void *memory;
+
+	if (c->embeddings || !c->chaos->table)
+		return;
+	submit(c);
+	int rc = mimeo_buffer_alloc(c->m, 0, EMBEDDINGS_BYTES, &c->embeddings);
+	if (rc == MIMEO_E_QUOTA)
+		return;
+	if (rc == 0)
+		rc = mimeo_buffer_map(c->m, c->embeddings, &memory);
+	if (rc == 0)
+		c->embeddings_memory = memory;
+	else
+		WRONG(c, "buffer: %s: %s", mimeo_status_name(rc), mimeo_buffer_message(c->m));
+}
+
 /* ---- its life ---- */
 
 static bool attach(struct client *c)
@@ -361,7 +409,8 @@ static bool attach(struct client *c)
 	atomic_fetch_add(&c->chaos->n_attached, 1);
 	c->n_entries = config.entries;
 	c->n_in_flight = 0;
-	c->buffer = 0;
+	c->buffer = c->embeddings = 0;
+	c->embeddings_busy = false;
 	c->vocab = mimeo_model_get(c->m, 0)->vocab_size;
 	memset(c->asked, 0, sizeof(c->asked));
 	memset(c->sequences, 0, sizeof(c->sequences));
@@ -398,6 +447,8 @@ static void act(struct client *c)
 		c->deaf_until = now_ms() + client_draw(c, 300);
 	else if (what < 82)
 		flood(c);
+	else if (what < 84)
+		embeddings(c);
 	if (client_chance(c, 60))
 		submit(c);
 	if (now_ms() < c->deaf_until)

@@ -32,6 +32,8 @@ static void answer(struct chaos_stream *stream, struct mimeo *m)
 	struct mimeo_event event;
 
 	generate.sampling = stream->sampling;
+	generate.mask = stream->mask;
+	generate.draft_tokens = chaos_draft_tokens(stream);
 	generate.flags = MIMEO_GENERATE_IGNORE_EOS;
 	submit_generate(m, &generate);
 	stream->n = stream->n_prompt;
@@ -71,8 +73,11 @@ void chaos_make_streams(struct chaos *chaos, struct mimeo *m, uint64_t seed)
 		}
 		if (i % 8 >= 6)
 			draw_sampling(&stream->sampling, &state);
+		if (chaos->masks && i % 8 == 4)
+			stream->mask = (struct mimeo_mask){
+				.kind = MIMEO_MASK_WINDOW, .window = 3 + random_below(&state, 20), .sinks = 1};
 		answer(stream, m);
-		if (i % 8 >= 6 || i % 4 == 3)
+		if (i % 8 >= 6 || i % 4 == 3 || stream->mask.kind)
 			continue;
 		n_asked++;
 		n_wrong += !is_answer(stream, &questions[i]);

@@ -32,4 +32,21 @@ static inline uint16_t *embedding_table_bf16(void)
 	return table;
 }
 
+/* As the cpu device takes it: [VOCAB, HIDDEN] float32 (malloc), or NULL. */
+static inline float *embedding_table_f32(void)
+{
+	uint16_t *halves = embedding_table_bf16();
+	float *table = malloc(VOCAB * HIDDEN * sizeof(*table));
+
+	if (!halves || !table)
+		return NULL;
+	for (size_t i = 0; i < VOCAB * HIDDEN; i++) {
+		uint32_t bits = (uint32_t)halves[i] << 16;
+
+		memcpy(&table[i], &bits, sizeof(bits));
+	}
+	free(halves);
+	return table;
+}
+
 #endif

@@ -5,7 +5,8 @@
  * change, nothing is lost, and the daemon ends in order.
  *
  * MIMEO_CHAOS_S seconds long, after a warm-up of a tenth of it. MIMEO_CHAOS_SEED repeats what each client
- * draws, and not how their turns interleave.
+ * draws, and not how their turns interleave. MIMEO_DRAFT names a model of examples/models that drafts for
+ * tinycalc; attention then supports masks, and requests have masks and embeddings, too.
  */
 #include <errno.h>
 #include <grp.h>
@@ -18,6 +19,7 @@
 #include "tests/device.h"
 #include "tests/e2e/calls.h"
 #include "tests/e2e/chaos.h"
+#include "tests/e2e/embedding_table.h"
 
 #define N_CLIENTS 32u
 #define N_HOSTILE 8u
@@ -43,7 +45,8 @@ static struct {
 	uint64_t seed, state, n_started;
 	struct place places[N_CLIENTS]; /* the first N_HOSTILE are hostile */
 	unsigned n_killed, n_stopped, n_failed;
-	int64_t n_preempted, n_evicted; /* the daemon's counters when last read; -1: it does not answer */
+	/* The daemon's counters when last read; -1: it does not answer. */
+	int64_t n_preempted, n_evicted, n_drafted;
 	bool daemon_died;
 	struct holdings idle;
 	struct resources warm, after;
@@ -140,6 +143,7 @@ static void read_counters(void)
 {
 	run.n_preempted = daemon_metric(&group_daemon, "mimeo_preempted_requests_total");
 	run.n_evicted = daemon_metric(&group_daemon, "mimeo_evicted_sequences_total");
+	run.n_drafted = run.chaos->masks ? daemon_metric(&group_daemon, "mimeo_verified_rows_total") : 0;
 }
 
 /* On a slow machine, or beside others' work, it may take longer. */
@@ -152,6 +156,8 @@ static bool saw_everything(void)
 			return false;
 	}
 	read_counters();
+	if (c->masks && (c->n_masked == 0 || c->n_embedded == 0 || run.n_drafted == 0))
+		return false;
 	return c->n_generates > 0 && c->n_steps > 0 && c->n_forked > 0 && c->n_logits > 0 &&
 		c->n_hostile_sessions > 0 && run.n_preempted > 0 && run.n_evicted > 0;
 }
@@ -225,6 +231,9 @@ static void report(const char *what, uint64_t ms)
 		(unsigned long long)c->n_of_class[MIMEO_CLASS_NORMAL],
 		(unsigned long long)c->n_of_class[MIMEO_CLASS_INTERACTIVE],
 		(unsigned long long)c->n_of_class[MIMEO_CLASS_BATCH], (long long)run.n_preempted, (long long)run.n_evicted);
+	if (c->masks)
+		printf("# %llu generates under masks, %llu steps of embeddings; %lld rows verified so far\n",
+			(unsigned long long)c->n_masked, (unsigned long long)c->n_embedded, (long long)run.n_drafted);
 	printf("# %llu processes, %u killed, %u stopped, %llu attachments, %llu refused; hostile: %llu "
 	       "sessions, %llu entries\n",
 		(unsigned long long)run.n_started, run.n_killed, run.n_stopped,
@@ -241,17 +250,37 @@ static void make_streams(void)
 	mimeo_close(m);
 }
 
+static void start_daemon(void **state, const char *draft)
+{
+	static char below[128], folder[4096];
+	const char *options[] = {"--kv-pages", "80", "--max-requests", "12", "--max-batch-tokens", "96",
+		"--max-seq-len", "512", "--max-sequences", "6", "--max-client-buffers", "2", NULL, NULL, NULL, NULL,
+		NULL};
+	const char **more = options + 12;
+
+	if (draft) {
+		snprintf(below, sizeof(below), "examples/models/%s", draft);
+		snprintf(folder, sizeof(folder), "%s", source_path(below));
+		*more++ = "--draft";
+		*more++ = folder;
+		*more++ = "--attention";
+		*more++ = "flex";
+		run.chaos->masks = true;
+		run.chaos->table = embedding_table_f32();
+		assert_non_null(run.chaos->table);
+	}
+	group_daemon_start_with(state, options);
+}
+
 static int begin(void **state)
 {
-	static const char *const options[] = {"--kv-pages", "80", "--max-requests", "12", "--max-batch-tokens",
-		"96", "--max-seq-len", "512", "--max-sequences", "6", "--max-client-buffers", "2", NULL};
 	uint64_t ms = 1000 * (uint64_t)number_of("MIMEO_CHAOS_S", SECONDS), start_ms;
 
 	run.seed = number_of("MIMEO_CHAOS_SEED", (unsigned)time(NULL));
 	run.state = run.seed;
 	printf("# MIMEO_CHAOS_SEED=%llu\n", (unsigned long long)run.seed);
 	run.chaos = shared_new(sizeof(*run.chaos));
-	group_daemon_start_with(state, options);
+	start_daemon(state, getenv("MIMEO_DRAFT"));
 	strcpy(run.chaos->socket, group_daemon.socket);
 	assert_int_equal(chmod(group_daemon.folder, 0750), 0);
 	watchdog((unsigned)(ms / 1000) * 2 + 2 * WATCHDOG_SECONDS);
@@ -279,6 +308,7 @@ static int begin(void **state)
 static int end(void **state)
 {
 	daemon_deinit(&group_daemon);
+	free((void *)run.chaos->table);
 	shared_free(run.chaos, sizeof(*run.chaos));
 	return 0;
 }

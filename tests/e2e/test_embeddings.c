@@ -10,22 +10,6 @@ static int step_wait_ids(struct mimeo *m, uint32_t sequence, const int32_t *id)
 	return step(m, sequence, id, 1, NULL);
 }
 
-/* As the cpu device wants it: [VOCAB, HIDDEN] float32. */
-static float *embedding_table(void)
-{
-	uint16_t *halves = embedding_table_bf16();
-	float *table = malloc(VOCAB * HIDDEN * sizeof(*table));
-
-	assert_true(halves && table);
-	for (size_t i = 0; i < VOCAB * HIDDEN; i++) {
-		uint32_t bits = (uint32_t)halves[i] << 16;
-
-		memcpy(&table[i], &bits, sizeof(bits));
-	}
-	free(halves);
-	return table;
-}
-
 static void embed(const float *table, float *memory)
 {
 	for (unsigned t = 0; t < sizeof(tokens) / sizeof(tokens[0]); t++)
@@ -39,7 +23,7 @@ static void test_embeddings_of_the_table_are_the_ids(void **state)
 	struct mimeo_step step = MIMEO_STEP_INIT;
 	struct mimeo_step_row rows[N_ROWS];
 	struct results expected;
-	float *table = embedding_table(), *memory;
+	float *table = embedding_table_f32(), *memory;
 
 	assert_int_equal(mimeo_model_get(m, 0)->activation, MIMEO_ACTIVATION_F32);
 	results_make(m, &expected);
@@ -67,7 +51,7 @@ static void test_embeddings_are_taken_chunk_by_chunk(void **state)
 	struct mimeo_step step = MIMEO_STEP_INIT;
 	struct mimeo_step_row row = {.n_tokens = N};
 	static int32_t ids[N];
-	float *table = embedding_table(), expected[2][VOCAB], *memory;
+	float *table = embedding_table_f32(), expected[2][VOCAB], *memory;
 	struct mimeo_event event;
 
 	for (int i = 0; i < N; i++)
@@ -164,7 +148,7 @@ static void step_beside(struct mimeo *m, uint32_t sequence, const float *table, 
 static void test_embeddings_go_on_behind_a_generated_token(void **state)
 {
 	struct mimeo *m = daemon_connect(*state, 0, 0);
-	float *table = embedding_table(), logits[2][2 * VOCAB];
+	float *table = embedding_table_f32(), logits[2][2 * VOCAB];
 
 	for (int turn = 0; turn < 2; turn++) {
 		struct mimeo_generate generate = generate_of(tokens, 4, 3);
@@ -186,7 +170,7 @@ static void test_embeddings_go_on_behind_a_cancelled_prompt(void **state)
 {
 	enum { N = 1800 };
 	struct mimeo *m = daemon_connect(*state, 0, 0);
-	float *table = embedding_table(), logits[2][2 * VOCAB];
+	float *table = embedding_table_f32(), logits[2][2 * VOCAB];
 	static int32_t ids[N];
 
 	for (int i = 0; i < N; i++)
@@ -302,7 +286,7 @@ static void assert_replayed(struct daemon *daemon, const struct served *since, i
 static void test_embedding_appended_to_a_history_replays_a_graph(void **state)
 {
 	struct mimeo *m = daemon_connect(*state, 0, 0);
-	float *table = embedding_table(), logits[2][3][VOCAB];
+	float *table = embedding_table_f32(), logits[2][3][VOCAB];
 	uint32_t buffer = appended_buffer(m, table), histories[HISTORIES];
 
 	for (int turn = 0; turn < 2; turn++) {
@@ -352,7 +336,7 @@ static void append_side_by_side(struct daemon *daemon, struct mimeo *m, const ui
 static void test_neighbours_of_an_embedding_in_a_graph_are_their_ids(void **state)
 {
 	struct mimeo *m = daemon_connect(*state, 0, 0);
-	float *table = embedding_table(), logits[2][2 * VOCAB];
+	float *table = embedding_table_f32(), logits[2][2 * VOCAB];
 	uint32_t buffer = appended_buffer(m, table), histories[HISTORIES];
 
 	for (int turn = 0; turn < 2; turn++) {
@@ -368,7 +352,7 @@ static void test_neighbours_of_an_embedding_in_a_graph_are_their_ids(void **stat
 static void test_padding_behind_embeddings_reads_nothing_of_their_buffer(void **state)
 {
 	struct mimeo *m = daemon_connect(*state, 0, 0);
-	float *table = embedding_table(), logits[2][HISTORIES * VOCAB], four[HISTORIES * VOCAB];
+	float *table = embedding_table_f32(), logits[2][HISTORIES * VOCAB], four[HISTORIES * VOCAB];
 	uint32_t histories[HISTORIES];
 
 	for (int turn = 0; turn < 2; turn++) {
@@ -392,7 +376,7 @@ static void test_padding_behind_embeddings_reads_nothing_of_their_buffer(void **
 static void test_closed_buffer_lives_until_the_graph_has_read_it(void **state)
 {
 	struct mimeo *m = daemon_connect(*state, 0, 0);
-	float *table = embedding_table(), expected[VOCAB], logits[VOCAB];
+	float *table = embedding_table_f32(), expected[VOCAB], logits[VOCAB];
 	uint32_t histories[HISTORIES];
 
 	histories_make(m, histories);
