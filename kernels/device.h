@@ -75,6 +75,7 @@ struct device_info {
 	enum dtype activation_dtype, kv_dtype;
 	uint64_t export_granularity; /* bytes that are exported are multiples of it */
 	bool invariant; /* op_gemm.invariant is supported, for rows and columns of multiples of 8 */
+	const char *advice; /* why it is slower than it could be, and what to do; or NULL. Static storage */
 };
 
 struct graph_info {

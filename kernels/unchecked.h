@@ -11,20 +11,26 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#if defined(__SANITIZE_ADDRESS__)
+#define ADDRESS_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ADDRESS_SANITIZER 1
+#endif
+#endif
+#ifndef ADDRESS_SANITIZER
+#define ADDRESS_SANITIZER 0
+#endif
+
 #define UNCHECKED_LOOP __attribute__((no_sanitize("address", "undefined"))) static inline
 
 /* Accesses the first and the last byte of a range that may be empty. */
 static inline void check_range(const void *range, size_t bytes)
 {
-#ifdef __SANITIZE_ADDRESS__
-	if (bytes) {
+	if (ADDRESS_SANITIZER && bytes) {
 		(void)*(const volatile uint8_t *)range;
 		(void)*((const volatile uint8_t *)range + bytes - 1);
 	}
-#else
-	(void)range;
-	(void)bytes;
-#endif
 }
 
 #endif

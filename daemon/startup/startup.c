@@ -137,6 +137,8 @@ static int startup_open_device(struct startup *startup, struct startup_error *er
 	rc = startup->device->ops->info(startup->device, &startup->info);
 	if (rc != 0)
 		return startup_refuse(error, rc, "device %s: %s", name, device_strerror(rc));
+	if (startup->info.advice)
+		log_warn("device %s: %s", startup->info.name, startup->info.advice);
 	return 0;
 }
 

@@ -9,16 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define POISON_MAPPED true
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define POISON_MAPPED true
-#endif
-#endif
-#ifndef POISON_MAPPED
-#define POISON_MAPPED false
-#endif
+#include "kernels/cpu/panel.h"
+#include "kernels/unchecked.h"
 
 int cpu_refuse_capture(struct cpu_device *device, int condition)
 {
@@ -91,6 +83,7 @@ static int cpu_device_info(struct device *base, struct device_info *ret)
 		.kv_dtype = DTYPE_F32,
 		.export_granularity = (uint64_t)sysconf(_SC_PAGESIZE),
 		.invariant = true,
+		.advice = panel_blas_advice(),
 	};
 	int rc = cpu_device_status(base);
 
@@ -148,7 +141,7 @@ int cpu_device_new(const struct device_options *options, struct device **ret)
 	device->base.ops = &cpu_device_ops;
 	device->base.kernels = &cpu_kernel_ops;
 	device->spin_us = options != NULL ? options->spin_us : 0;
-	device->poison_mapped = POISON_MAPPED || (poison != NULL && strcmp(poison, "1") == 0);
+	device->poison_mapped = ADDRESS_SANITIZER || (poison != NULL && strcmp(poison, "1") == 0);
 	device->forced = forced;
 	cpu_load_own(device);
 	pthread_mutex_init(&device->lock, NULL);

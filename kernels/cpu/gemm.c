@@ -4,6 +4,7 @@
  * batch. */
 
 #include <pthread.h>
+#include <string.h>
 
 #include "kernels/cpu/panel.h"
 
@@ -98,6 +99,24 @@ void panel_blas_init(void)
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 	pthread_once(&once, gemm_blas_init);
+}
+
+#define ADVICE(core)                                                                               \
+	"OpenBLAS does not know this CPU and computes without AVX: set OPENBLAS_CORETYPE=" core " in "  \
+	"the environment, or install a newer OpenBLAS"
+
+const char *panel_blas_advice(void)
+{
+#ifdef __x86_64__
+	/* What an OpenBLAS takes that does not know the CPU. */
+	if (strcmp(openblas_get_corename(), "Prescott") != 0)
+		return NULL;
+	if (__builtin_cpu_supports("avx512vl"))
+		return ADVICE("SkylakeX");
+	if (__builtin_cpu_supports("avx2"))
+		return ADVICE("Haswell");
+#endif
+	return NULL;
 }
 
 int cpu_gemm(struct stream *stream, const struct op_gemm *a)

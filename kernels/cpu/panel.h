@@ -28,6 +28,8 @@
 
 /* Before the first product; any thread, any number of times. */
 void panel_blas_init(void);
+/* NULL, or that OpenBLAS has chosen kernels for an older CPU than this one. Static storage. */
+const char *panel_blas_advice(void);
 
 /* sums[CHUNK, PANEL] = x[CHUNK, k] panel[PANEL, k]^T */
 static inline void panel_multiply(const float *x, const float *panel, uint32_t k, float *sums)

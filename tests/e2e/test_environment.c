@@ -82,6 +82,30 @@ static void test_second_daemon_names_the_first_one(void **state)
 	daemon_stop(first);
 }
 
+#ifdef __x86_64__
+static void test_blas_kernels_for_an_older_cpu_are_warned_of(void **state)
+{
+	const char *warning = "OpenBLAS does not know this CPU and computes without AVX: set OPENBLAS_CORETYPE=";
+	const char *before = getenv("OPENBLAS_CORETYPE");
+	struct daemon *daemon = *state;
+
+	if (!__builtin_cpu_supports("avx2") || test_on_cuda())
+		skip();
+	setenv("OPENBLAS_CORETYPE", "Haswell", 1);
+	daemon_start(daemon);
+	assert_false(daemon_log_has(daemon, warning));
+	daemon_stop(daemon);
+	setenv("OPENBLAS_CORETYPE", "Prescott", 1);
+	daemon_start(daemon);
+	assert_true(daemon_log_has(daemon, warning));
+	daemon_stop(daemon);
+	if (before)
+		setenv("OPENBLAS_CORETYPE", before, 1);
+	else
+		unsetenv("OPENBLAS_CORETYPE");
+}
+#endif
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -89,6 +113,9 @@ int main(void)
 		OWN(test_limit_of_file_sizes_refuses_the_session_that_exceeds_it),
 		OWN(test_drain_of_a_stopped_daemon_says_that_it_may_take_effect_later),
 		OWN(test_second_daemon_names_the_first_one),
+#ifdef __x86_64__
+		OWN(test_blas_kernels_for_an_older_cpu_are_warned_of),
+#endif
 	};
 
 	watchdog(WATCHDOG_SECONDS);
