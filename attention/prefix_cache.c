@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <utlist.h>
 #include <xxhash.h>
 
@@ -19,6 +20,7 @@ struct prefix_node {
 struct prefix_cache {
 	uint32_t max_pages, page_tokens;
 	prefix_hash *hash;
+	uint64_t secret; /* mixed with salts, so that clients cannot choose prompts that share a bucket */
 	struct prefix_node *nodes;    /* [max_pages] */
 	int32_t *ids;                 /* [max_pages, page_tokens] */
 	struct prefix_node **buckets; /* [n_buckets] a power of two */
@@ -51,6 +53,10 @@ int prefix_cache_new(uint32_t max_pages, uint32_t page_tokens, prefix_hash *hash
 	prefix->max_pages = max_pages;
 	prefix->page_tokens = page_tokens;
 	prefix->hash = hash ? hash : prefix_cache_xxh3;
+	if (getrandom(&prefix->secret, sizeof(prefix->secret), 0) != sizeof(prefix->secret)) {
+		free(prefix);
+		return -EIO;
+	}
 	for (prefix->n_buckets = 1; prefix->n_buckets < max_pages;)
 		prefix->n_buckets *= 2;
 	prefix->nodes = calloc(max_pages, sizeof(*prefix->nodes));
@@ -135,7 +141,7 @@ struct prefix_key prefix_cache_key(
 		.parent = parent,
 		.salt = salt,
 		.ids = ids,
-		.hash = prefix->hash(parent, salt, ids, prefix->page_tokens),
+		.hash = prefix->hash(parent, salt ^ prefix->secret, ids, prefix->page_tokens),
 	};
 }
 
