@@ -380,12 +380,13 @@ static uint32_t start_append_row(struct request *request, struct sequence *s)
 	return !s->table.n_pages && start_may_take_prefix(s, request) ? sequence_take_prefix(s, false) : 0;
 }
 
-/* It does not start so far. */
-static void start_cut_row(struct request *request, struct sequence *s)
+/* It does not start so far. If it kept pages of the prefix cache, another waiting request would evict them, and each
+ * of the two would have the other examined again. */
+static void start_cut_row(struct request *request, struct sequence *s, uint32_t n_cached)
 {
-	s->n_tokens -= request->rows[request->n_rows_started].n_tokens;
-	if (s->n_computed > s->n_tokens)
+	if (n_cached)
 		sequence_drop_prefix(s);
+	s->n_tokens -= request->rows[request->n_rows_started].n_tokens;
 }
 
 /* Start the next row, if it gets a slot and pages; the rows that wait have the mark `claim`. STARTED: it has, or the
@@ -400,7 +401,7 @@ static enum start_outcome start_row(struct request *request, uint64_t claim)
 	const uint32_t most = needed > kv_pages_free(runner->kv) ? reclaim_most(runner, claim) : needed;
 
 	if (needed > most || !start_make_free(request, 1, needed, claim)) {
-		start_cut_row(request, s);
+		start_cut_row(request, s, n_cached);
 		return needed <= most ? BLOCKED : start_fail(request, MIMEO_E_NO_MEMORY,
 			DETAIL(RING_DETAIL_PAGES, needed, most));
 	}
