@@ -53,7 +53,7 @@ static void check_sequence(const struct sequence *s)
 	assert(s->open || s->ephemeral || s->forget || !s->table.n_pages);
 	assert(s->state != SEQUENCE_RUNNING || s->request);
 	assert(s->state != SEQUENCE_IDLE || !s->request);
-	assert((s->state == SEQUENCE_IDLE && s->open && !s->fixed) == (s->idle_prev != NULL));
+	assert((s->state == SEQUENCE_IDLE && s->open && !s->fixed && s->table.n_pages) == (s->idle_prev != NULL));
 	assert(s->pinned == (s->open && (s->fixed || (s->request && sequence_pins(s, s->request)))));
 	if (s->state == SEQUENCE_IDLE) {
 		assert(s->slot < 0 && !s->n_pending && !s->forget && s->n_computed <= s->n_tokens);

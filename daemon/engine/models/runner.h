@@ -41,7 +41,7 @@ struct slots {
 	uint32_t n_running;
 	uint32_t n_batch; /* of these: of batch requests */
 	struct sequence *releasing; /* stopped, but a launched step still names their slots and pages */
-	struct sequence *idle;      /* IDLE and open, not fixed; the least recently used first */
+	struct sequence *idle;      /* IDLE and open, with pages, not fixed; the least recently used first */
 	uint32_t n_idle_pages;      /* of these; pages that they share count several times */
 	struct pinned pinned;
 	uint32_t *marks; /* [pages] scratch of pinned.c, by page; `mark` is in use */
@@ -50,6 +50,10 @@ struct slots {
 	struct request *head;   /* a blocked request that was passed so often that none may pass it now */
 	struct request *reserved_for;   /* requests were preempted for it; what they release is reserved for it ... */
 	uint64_t reserved_step, reserved_turn; /* ... up to an admission turn after this one when this step has completed */
+	/* For which session's requests of which class nothing could be preempted, in which admission turn. */
+	const struct engine_session *no_victim_of;
+	uint32_t no_victim_class;
+	uint64_t no_victim_turn;
 	uint64_t follow_last_step; /* when the first request that waits for another's tokens has waited for long enough;
 	                              0: none does */
 	uint32_t (*copies)[2]; /* [max_requests] pages to copy ahead of the next step */

@@ -252,9 +252,21 @@ bool reclaim_pages_of_others(struct runner *runner, uint32_t n_pages, const stru
 	return reclaim_of_others(runner, n_pages, request, true);
 }
 
+/* Many requests of a session ask for a slot in one turn, and the answer is the same for all of a class. */
 bool reclaim_slots_of_others(struct runner *runner, uint32_t n_slots, const struct request *request)
 {
-	return reclaim_of_others(runner, n_slots, request, false);
+	const struct engine_session *session = request->session;
+	struct slots *slots = &runner->slots;
+	const uint64_t turn = session->accounting->n_turns;
+
+	if (slots->no_victim_turn == turn && slots->no_victim_of == session && slots->no_victim_class == request->class)
+		return false;
+	if (reclaim_of_others(runner, n_slots, request, false))
+		return true;
+	slots->no_victim_of = session;
+	slots->no_victim_class = request->class;
+	slots->no_victim_turn = turn;
+	return false;
 }
 
 /* ---- for a decode ---- */

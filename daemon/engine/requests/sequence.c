@@ -31,13 +31,14 @@ void sequence_reset(struct sequence *sequence, struct runner *runner)
 
 /* ---- idle sequences ---- */
 
-/* An IDLE sequence that is open keeps its pages, at the list's end unless it is fixed: it was used last. */
+/* An IDLE sequence that is open keeps its pages. If it has some and is not fixed, it joins the list of those that may
+ * be evicted, at the end: it was used last. */
 static void sequence_join_idle(struct sequence *sequence)
 {
 	struct slots *slots = &sequence->runner->slots;
 
 	assert(sequence->state == SEQUENCE_IDLE && sequence->open && !sequence->idle_prev);
-	if (sequence->fixed)
+	if (sequence->fixed || !sequence->table.n_pages)
 		return;
 	slots->n_idle_pages += sequence->table.n_pages;
 	DL_APPEND2(slots->idle, sequence, idle_prev, idle_next);
@@ -48,9 +49,9 @@ static void sequence_leave_idle(struct sequence *sequence)
 	struct slots *slots = &sequence->runner->slots;
 
 	assert(sequence->state == SEQUENCE_IDLE && sequence->open);
-	if (sequence->fixed)
+	if (!sequence->idle_prev)
 		return;
-	assert(sequence->idle_prev && slots->n_idle_pages >= sequence->table.n_pages);
+	assert(!sequence->fixed && slots->n_idle_pages >= sequence->table.n_pages);
 	slots->n_idle_pages -= sequence->table.n_pages;
 	DL_DELETE2(slots->idle, sequence, idle_prev, idle_next);
 	sequence->idle_prev = sequence->idle_next = NULL;
