@@ -8,12 +8,12 @@
 #define FOLLOW_STEPS 4u  /* it waits for at most: so many steps, and so many times those that the tokens take */
 
 /* The running sequence of the request that it waits for; NULL: that runs no more. */
-static const struct sequence *follow_leader(const struct request *request)
+static struct sequence *follow_leader(const struct request *request)
 {
 	const struct slots *slots = &request->runner->slots;
 
 	for (uint32_t i = 0; i < slots->n_running && request->follow.order; i++) {
-		const struct sequence *s = slots->running[i];
+		struct sequence *s = slots->running[i];
 
 		if (s->request->order == request->follow.order && s->n_computed < request->follow.end)
 			return s;
@@ -21,9 +21,27 @@ static const struct sequence *follow_leader(const struct request *request)
 	return NULL;
 }
 
+/* Admission looks at the request again when the leader has launched its tokens, and when it has waited long enough. */
+static void follow_note(const struct request *request, struct sequence *leader)
+{
+	struct slots *slots = &request->runner->slots;
+
+	if (!leader->follow_end || request->follow.end < leader->follow_end)
+		leader->follow_end = request->follow.end;
+	if (!slots->follow_last_step || request->follow.last_step < slots->follow_last_step)
+		slots->follow_last_step = request->follow.last_step;
+}
+
 bool follow_waits(const struct request *request)
 {
-	return request->runner->launched < request->follow.last_step && follow_leader(request);
+	struct sequence *leader;
+
+	if (request->runner->launched >= request->follow.last_step)
+		return false;
+	leader = follow_leader(request);
+	if (leader)
+		follow_note(request, leader);
+	return leader;
 }
 
 /* Leading tokens, in whole pages, that the sequence could take of what the other one is to compute; 0 if none beyond
@@ -80,8 +98,7 @@ static bool follow_may_wait(const struct request *request)
 
 bool follow_begin(struct request *request, const struct sequence *sequence, uint32_t n_cached, uint32_t *ret_compared)
 {
-	struct runner *runner = request->runner;
-	struct slots *slots = &runner->slots;
+	const struct runner *runner = request->runner;
 	struct sequence *leader;
 	uint32_t end;
 
@@ -98,10 +115,7 @@ bool follow_begin(struct request *request, const struct sequence *sequence, uint
 			(uint64_t)FOLLOW_STEPS * (end - leader->n_computed) / runner->limits->max_batch_tokens;
 	request->follow.order = leader->request->order;
 	request->follow.end = end;
-	if (!leader->follow_end || end < leader->follow_end)
-		leader->follow_end = end;
-	if (!slots->follow_last_step || request->follow.last_step < slots->follow_last_step)
-		slots->follow_last_step = request->follow.last_step;
+	follow_note(request, leader);
 	return true;
 }
 
