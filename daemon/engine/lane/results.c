@@ -253,6 +253,8 @@ static void results_retire(struct lane *lane, struct inflight *inflight)
 	results_take_rows(lane, inflight, true);
 	kv_release(runner->kv, inflight->sources, inflight->n_sources);
 	accounting->admit |= inflight->n_sources > 0;
+	/* What is reserved is free now: the request has a turn, or the reservation ends. */
+	accounting->admit |= runner->slots.reserved_for && runner->completed >= runner->slots.reserved_step;
 	sequence_release_all(runner);
 }
 
