@@ -37,6 +37,7 @@ static void engine_hand_back(struct engine *engine)
 			continue;
 		}
 		assert(!session->n_in_flight && !session->n_open);
+		admit_detach(session);
 		pinned_detach(session);
 		share_detach(session);
 		accounting->sessions[i] = accounting->sessions[--accounting->n_sessions];

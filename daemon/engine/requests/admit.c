@@ -6,17 +6,23 @@
  * A pass walks a session's waiting list; a sequence that an earlier request waits for, or that is
  * busy, is claimed, and later requests that name it are passed over.
  *
- * Turns: the session whose turn it is (share.h) starts one generate request; ADMIT_COST bounds a session's
- * turn. Batch requests that would be spare (class.h) have their turns when nothing else can start.
+ * Turns: the session whose turn it is (share.h) starts one generate request. Batch requests that would be spare
+ * (class.h) have their turns when nothing else can start.
+ *
+ * Cost: ADMIT_COST bounds what a session's passes of one class cost in a turn. If a pass was cut and nothing of the
+ * session started, what may start can be behind what was examined. So one session at a time may cost more, twice as
+ * much in each turn, until something of it starts or its list has been examined to the end.
  */
 #include "daemon/engine/requests/admit.h"
+
+#include <string.h>
 
 #include "daemon/engine/requests/class.h"
 #include "daemon/engine/requests/engine_session.h"
 #include "daemon/engine/requests/share.h"
 #include "daemon/engine/requests/start.h"
 
-#define ADMIT_COST 1024 /* of a session's turn, in requests, rows, and tokens to copy or compare (start.h) */
+#define ADMIT_COST 1024 /* in requests, rows, and tokens to copy or compare (start.h) */
 
 /* ---- order and turns ---- */
 
@@ -70,28 +76,30 @@ static uint32_t admit_cost(const struct request *request)
 	return request->op == RING_OP_STEP ? 1 + request->n_rows : 1;
 }
 
-/* Walk the waiting list as far as the session's turn goes; start what may start of the class, spare requests only
- * if `spare`, and one generate request at most. True if there may be more to start. */
-static bool admit_class(struct engine_session *session, uint32_t class, bool spare)
+static enum start_outcome admit_start(struct request *request)
+{
+	if (request->op == RING_OP_GENERATE)
+		return start_generate(request);
+	return request->op == RING_OP_STEP ? start_step(request) : start_call(request);
+}
+
+/* Walk the waiting list as far as the cost allows; start what may start of the class, spare requests only if `spare`,
+ * and one generate request at most. True if there may be more to start. */
+static bool admit_walk(struct engine_session *session, uint32_t class, bool spare)
 {
 	struct accounting *accounting = session->accounting;
+	const uint32_t most = session == accounting->grown ? accounting->grown_cost : ADMIT_COST;
 	uint64_t pass = ++accounting->pass;
 	struct request *request = session->waiting, *next;
 
-	for (; request && session->cost < ADMIT_COST; request = next) {
-		enum start_outcome outcome;
+	for (; request && session->cost < most; request = next) {
+		enum start_outcome outcome = BLOCKED;
 
 		next = request->next;
 		session->cost += admit_cost(request);
-		if (request->class != class || (!spare && class_is_spare(request)) ||
-			admit_names_claimed(request, pass))
-			outcome = BLOCKED;
-		else if (request->op == RING_OP_GENERATE)
-			outcome = start_generate(request);
-		else if (request->op == RING_OP_STEP)
-			outcome = start_step(request);
-		else
-			outcome = start_call(request);
+		if (request->class == class && (spare || !class_is_spare(request)) &&
+			!admit_names_claimed(request, pass))
+			outcome = admit_start(request);
 		if (outcome == BLOCKED) {
 			admit_claim_all(request, pass);
 			continue;
@@ -100,9 +108,22 @@ static bool admit_class(struct engine_session *session, uint32_t class, bool spa
 		if (request->op == RING_OP_GENERATE)
 			return true;
 	}
+	session->cut |= request != NULL;
 	/* The rest is examined in the engine's next turn. */
 	accounting->admit |= request && session->started;
 	return false;
+}
+
+/* Each class has a cost of its own: to examine requests of one keeps no other class from starting. */
+static bool admit_class(struct engine_session *session, uint32_t class, bool spare)
+{
+	uint32_t *cost = &session->costs[spare ? MIMEO_CLASS_BATCH + 1 : class];
+	bool more;
+
+	session->cost = *cost;
+	more = admit_walk(session, class, spare);
+	*cost = session->cost;
+	return more;
 }
 
 static bool admit_session(struct engine_session *session, bool spare)
@@ -112,8 +133,8 @@ static bool admit_session(struct engine_session *session, bool spare)
 
 	if (session->looked != accounting->n_turns) {
 		session->looked = accounting->n_turns;
-		session->cost = 0;
-		session->started = false;
+		memset(session->costs, 0, sizeof(session->costs));
+		session->started = session->cut = false;
 	}
 	for (unsigned i = spare ? 2 : 0; i < 3; i++) {
 		if (session->n_waiting_of[order[i]] && admit_class(session, order[i], spare))
@@ -162,10 +183,24 @@ static struct engine_session *admit_next(const struct accounting *accounting, bo
 	return ret;
 }
 
+/* The models' heads (start.h) are tried wherever they are in their sessions' lists: nothing else starts. */
+static bool admit_heads(struct accounting *accounting, bool spare)
+{
+	bool any = false;
+
+	for (uint32_t i = 0; i < accounting->n_runners; i++) {
+		struct request *head = accounting->runners[i].slots.head;
+
+		if (head && class_is_spare(head) == spare && !admit_names_claimed(head, ++accounting->pass))
+			any |= admit_start(head) == STARTED;
+	}
+	return any;
+}
+
 static bool admit_turns(struct accounting *accounting, bool spare)
 {
 	struct engine_session *session;
-	bool any = false;
+	bool any = admit_heads(accounting, spare);
 
 	while ((session = admit_next(accounting, spare))) {
 		if (admit_session(session, spare))
@@ -192,16 +227,61 @@ static void admit_disinherit(struct accounting *accounting)
 	}
 }
 
+/* Was the session's list cut in this turn, with nothing started, and not examined to its end in this round? */
+static bool admit_is_cut(const struct engine_session *session)
+{
+	const struct accounting *accounting = session->accounting;
+
+	return session->looked == accounting->n_turns && session->cut && !session->started &&
+		session->whole != accounting->n_rounds;
+}
+
+static struct engine_session *admit_next_cut(const struct accounting *accounting)
+{
+	for (uint32_t i = 0; i < accounting->n_sessions; i++) {
+		if (admit_is_cut(accounting->sessions[i]))
+			return accounting->sessions[i];
+	}
+	return NULL;
+}
+
+/* Choose the session that may cost more in the next turn. */
+static void admit_grow(struct accounting *accounting)
+{
+	struct engine_session *session = accounting->grown;
+
+	if (session && admit_is_cut(session)) {
+		accounting->grown_cost *= 2;
+		return;
+	}
+	if (session)
+		session->whole = accounting->n_rounds;
+	accounting->grown = admit_next_cut(accounting);
+	accounting->grown_cost = 2 * ADMIT_COST;
+}
+
 bool admit(struct accounting *accounting)
 {
 	bool any;
 
-	if (!accounting->admit || !accounting->n_sessions)
+	if ((!accounting->admit && !accounting->grown) || !accounting->n_sessions)
 		return false;
+	accounting->n_rounds += accounting->admit;
 	accounting->admit = false;
 	accounting->n_turns++;
 	any = admit_turns(accounting, false);
 	any |= admit_turns(accounting, true);
 	admit_disinherit(accounting);
-	return any || accounting->admit;
+	admit_grow(accounting);
+	return any || accounting->admit || accounting->grown;
+}
+
+void admit_detach(const struct engine_session *session)
+{
+	struct accounting *accounting = session->accounting;
+
+	if (accounting->grown != session)
+		return;
+	accounting->grown = NULL;
+	accounting->admit = true;
 }

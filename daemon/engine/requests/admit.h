@@ -6,5 +6,7 @@
 
 /* Start the waiting requests that may start. True if any was started or ended. */
 bool admit(struct accounting *accounting);
+/* The session is about to end. */
+void admit_detach(const struct engine_session *session);
 
 #endif

@@ -28,9 +28,11 @@ struct engine_session {
 	struct share_session share;
 	uint64_t tried;  /* admission turn in which nothing more of it could start; and no more batch request */
 	uint64_t tried_batch;
-	uint64_t looked; /* its last admission turn, the cost of that turn, and whether it started a request */
-	uint32_t cost;
-	bool started;
+	uint64_t looked; /* its last admission turn; in that, what passes of each class cost, and of spare requests, */
+	uint32_t costs[MIMEO_CLASS_BATCH + 2];
+	uint32_t cost;     /* and of the present pass; */
+	bool started, cut; /* whether it started a request; and whether requests were left that were not examined */
+	uint64_t whole;    /* the last round in which its list was examined to the end */
 	uint32_t n_in_flight, n_waiting, n_open;
 	uint32_t n_busy;    /* sequences that are not IDLE */
 	uint32_t n_running; /* scratch of reclaim.c: slots, or pages, of running sequences of a model */
