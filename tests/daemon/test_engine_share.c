@@ -362,22 +362,60 @@ static void test_tokens_follow_the_weights_where_slots_are_short(void **state)
 	close_engine();
 }
 
+/* User 0 gets half of what n steps carry, after those that pass first. */
+static void assert_half(uint32_t n_first, uint32_t n)
+{
+	uint64_t before;
+
+	steps(n_first);
+	before = users[0].n_computed;
+	steps(n);
+	assert_in_range(users[0].n_computed - before, n * 16 / 2 * 0.9, n * 16 / 2 * 1.1);
+}
+
 static void test_absent_user_has_saved_nothing_up(void **state)
 {
-	uint64_t before, n;
-
 	open_engine(&(struct rig_options){.max_requests = 6, .max_batch_tokens = 16});
 	attach(0, 1);
 	attach(1, 1);
 	want(0, 20, 100, 5);
 	steps(2000);
 	want(1, 20, 100, 5);
-	steps(50);
-	before = users[0].n_computed;
-	steps(500);
-	/* Half of what the steps carry. */
-	n = users[0].n_computed - before;
-	assert_in_range(n, 500 * 16 / 2 * 0.9, 500 * 16 / 2 * 1.1);
+	assert_half(50, 500);
+	close_engine();
+}
+
+static void test_user_who_worked_alone_owes_nothing_after_a_pause(void **state)
+{
+	open_engine(&(struct rig_options){.max_requests = 6, .max_batch_tokens = 16});
+	attach(0, 1);
+	attach(1, 1);
+	want(0, 20, 100, 5);
+	steps(2000);
+	want(0, 0, 100, 5);
+	while (users[0].client.port->n_in_flight)
+		steps(1);
+	/* Nobody has requests; then one who had none, and the first again. */
+	want(1, 20, 100, 5);
+	steps(2);
+	want(0, 20, 100, 5);
+	assert_half(100, 500);
+	close_engine();
+}
+
+/* A request or two that run all the time do not save a share up either. */
+static void test_user_of_one_slow_request_has_saved_little_up(void **state)
+{
+	open_engine(&(struct rig_options){.max_requests = 6, .max_batch_tokens = 16, .max_seq_len = 4096,
+		.kv_pages = 400});
+	attach(0, 1);
+	attach(1, 1);
+	want(1, 1, 10, 3000);
+	want(0, 20, 100, 5);
+	steps(2000);
+	want(1, 20, 100, 5);
+	assert_half(200, 500);
+	users[1].n_wanted = 0;
 	close_engine();
 }
 
@@ -395,7 +433,7 @@ static void test_user_pays_once_for_tokens_that_are_computed_twice(void **state)
 	go_on(&users[0]);
 	assert_int_equal(users[0].n_ended, 6);
 	assert_true(dry.rig.runner->n_preempted > 0);
-	n = counter_of(0) / 1024;
+	n = counter_of(0) / SHARE_UNIT;
 	/* The last token of each is not computed, and the last one before a preemption comes with those that
 	 * are computed once more. */
 	assert_in_range(n, 6 * (30 + 299) - dry.rig.runner->n_preempted, 6 * (30 + 299));
@@ -416,6 +454,8 @@ int main(void)
 		cmocka_unit_test(test_tokens_follow_the_weights_though_one_floods_with_long_prompts),
 		cmocka_unit_test(test_tokens_follow_the_weights_where_slots_are_short),
 		cmocka_unit_test(test_absent_user_has_saved_nothing_up),
+		cmocka_unit_test(test_user_who_worked_alone_owes_nothing_after_a_pause),
+		cmocka_unit_test(test_user_of_one_slow_request_has_saved_little_up),
 		cmocka_unit_test(test_user_pays_once_for_tokens_that_are_computed_twice),
 	};
 

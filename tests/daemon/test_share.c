@@ -155,7 +155,7 @@ static void test_entry_of_an_absent_user_is_given_away_last(void **state)
 	for (uint32_t uid = 2; uid < ENGINE_SESSIONS_MAX + 500; uid++)
 		detach(attach(1, uid, 1));
 	a = attach(2, 1, 1);
-	assert_int_equal(a->share.user->counter, 500 * 1024);
+	assert_int_equal(a->share.user->counter, 500 * SHARE_UNIT);
 }
 
 int main(void)

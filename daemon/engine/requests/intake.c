@@ -482,7 +482,7 @@ static bool intake_take_payload(struct engine_session *session, const struct rin
 		return true;
 	if (payload_take(&session->payloads, &request->payload, sqe->payload_length))
 		return true;
-	return session->n_in_flight == session->n_waiting && !session->accounting->admit;
+	return !session->n_busy && !session->accounting->admit;
 }
 
 /* A payload that is too long to be copied: a prompt longer than any sequence, or a step's rows. */
@@ -544,6 +544,7 @@ int intake_request(struct engine_session *session, const struct ring_sqe *sqe, s
 	}
 	if (!session->n_in_flight++)
 		share_begin(accounting, session);
+	share_submit(session);
 	accounting->n_requests++;
 	counter_add(&accounting->stats->n_requests, 1);
 	atomic_fetch_add_explicit(&session->port->n_requests, 1, memory_order_relaxed);

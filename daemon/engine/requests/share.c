@@ -5,8 +5,6 @@
 
 #include "daemon/engine/requests/engine_session.h"
 
-#define SHARE_UNIT 1024u /* of a counter, for a token at weight 1 */
-
 /* The user's entry; else an unused one; else that of the user without sessions who has the lowest counter and
  * thus loses least. There are as many entries as sessions. */
 static struct share_user *share_find(struct accounting *accounting, uid_t uid)
@@ -59,7 +57,7 @@ static void share_lower(uint64_t *lowest, uint64_t counter)
 	*lowest = counter < *lowest ? counter : *lowest;
 }
 
-/* The user had no request: he is raised to the others who have some. */
+/* The user had no request: he is raised to the others who have some, or to the last one who had. */
 static void share_begin_user(const struct accounting *accounting, struct share_user *user)
 {
 	uint64_t counter = UINT64_MAX, computed = UINT64_MAX;
@@ -72,8 +70,8 @@ static void share_begin_user(const struct accounting *accounting, struct share_u
 		share_lower(&counter, other->counter);
 		share_lower(&computed, other->computed);
 	}
-	share_raise(&user->counter, counter);
-	share_raise(&user->computed, computed);
+	share_raise(&user->counter, accounting->active_weight ? counter : accounting->last_counter);
+	share_raise(&user->computed, accounting->active_weight ? computed : accounting->last_computed);
 }
 
 void share_begin(struct accounting *accounting, struct engine_session *session)
@@ -93,21 +91,55 @@ void share_begin(struct accounting *accounting, struct engine_session *session)
 		share_lower(&counter, other->share.counter);
 		share_lower(&computed, other->share.computed);
 	}
-	share_raise(&session->share.counter, counter);
-	share_raise(&session->share.computed, computed);
+	share_raise(&session->share.counter, user->n_active ? counter : user->last_counter);
+	share_raise(&session->share.computed, user->n_active ? computed : user->last_computed);
 	user->n_active++;
 	assert(user->n_active <= user->n_sessions);
 }
 
 void share_end(struct engine_session *session)
 {
+	struct accounting *accounting = session->accounting;
 	struct share_user *user = session->share.user;
 
 	assert(user->n_active > 0);
 	if (--user->n_active)
 		return;
-	assert(session->accounting->active_weight >= user->weight);
-	session->accounting->active_weight -= user->weight;
+	user->last_counter = session->share.counter;
+	user->last_computed = session->share.computed;
+	assert(accounting->active_weight >= user->weight);
+	accounting->active_weight -= user->weight;
+	if (accounting->active_weight)
+		return;
+	accounting->last_counter = user->counter;
+	accounting->last_computed = user->computed;
+}
+
+/* Tokens of so many steps. */
+static uint64_t share_steps(const struct accounting *accounting, uint32_t n)
+{
+	return (uint64_t)n * accounting->options->max_batch_tokens * SHARE_UNIT;
+}
+
+void share_submit(struct engine_session *session)
+{
+	const struct accounting *accounting = session->accounting;
+	struct share_user *user = session->share.user;
+	const uint64_t credit = share_steps(accounting, SHARE_CREDIT);
+	uint64_t counter = 0, computed = 0;
+
+	if (accounting->active_weight == user->weight)
+		return;
+	for (uint32_t i = 0; i < accounting->n_sessions; i++) {
+		const struct share_user *other = accounting->sessions[i]->share.user;
+
+		if (!other || !other->n_active)
+			continue;
+		share_raise(&counter, other->counter);
+		share_raise(&computed, other->computed);
+	}
+	share_raise(&user->counter, counter > credit ? counter - credit : 0);
+	share_raise(&user->computed, computed > credit ? computed - credit : 0);
 }
 
 void share_charge(struct engine_session *session, uint64_t n_tokens)
@@ -142,9 +174,7 @@ bool share_computes_before(const struct engine_session *a, const struct engine_s
 
 bool share_leads(const struct engine_session *a, const struct engine_session *b)
 {
-	const uint64_t lead = (uint64_t)SHARE_LEAD * a->accounting->options->max_batch_tokens * SHARE_UNIT;
-
-	return a->share.user->counter > b->share.user->counter + lead;
+	return a->share.user->counter > b->share.user->counter + share_steps(a->accounting, SHARE_LEAD);
 }
 
 uint32_t share_entitlement(const struct accounting *accounting, const struct engine_session *session, uint32_t n)

@@ -9,7 +9,9 @@
  * arXiv:2401.00588). A user's counter grows by each token that is computed for him, divided by his weight;
  * of those who have requests, the user with the lowest counter goes first, and of his sessions the one with
  * the lowest counter of its own. A user who submits after a pause is raised to the lowest counter of the users
- * who have requests: an unused share is not saved. The computed part of a prompt is charged when its request
+ * who have requests, or to that of the last one who had some: an unused share is not saved. Nor is that of a user
+ * whose requests need little: whenever he submits, he is raised to SHARE_CREDIT steps of tokens below the user who is
+ * furthest ahead. The computed part of a prompt is charged when its request
  * starts; a generated token when its step is launched; tokens computed again after a preemption are not charged.
  * Prompts that have started take their turns by what was computed so far: a user who has a long prompt has been
  * charged for all of it, and would else have it computed ahead of those who come later.
@@ -27,7 +29,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define SHARE_LEAD 16 /* times max_batch_tokens */
+#define SHARE_UNIT 65536u /* of a counter, for a token at weight 1: above any weight */
+#define SHARE_LEAD 16     /* times max_batch_tokens */
+#define SHARE_CREDIT 64   /* times max_batch_tokens; above SHARE_LEAD, or nobody would be so far ahead */
 
 struct accounting;
 struct engine_session;
@@ -39,6 +43,7 @@ struct share_user {
 	uint32_t n_active;   /* of these: with requests in flight */
 	uint64_t counter;
 	uint64_t computed; /* as counter, of what was computed so far */
+	uint64_t last_counter, last_computed; /* of the last of his sessions that had requests, when it had none left */
 };
 
 /* In a session. */
@@ -53,6 +58,8 @@ void share_detach(struct engine_session *session);
 /* The session has its first request in flight; its last one has ended. */
 void share_begin(struct accounting *accounting, struct engine_session *session);
 void share_end(struct engine_session *session);
+/* The session, which has requests in flight, submits one more. */
+void share_submit(struct engine_session *session);
 /* n_tokens are to be computed for the session; were computed for the first time. */
 void share_charge(struct engine_session *session, uint64_t n_tokens);
 void share_compute(struct engine_session *session, uint64_t n_tokens);
