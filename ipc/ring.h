@@ -225,8 +225,8 @@ struct ring {
 
 /* ---- daemon's side ---- */
 
-/* Copy out the next submission, its index in the place of the stamp: true and *ret, or false if there is none, or none that may be taken
- * before a release. ring_sq_release publishes the head, by one store for a run of entries. */
+/* Copy out the next submission, its index in the place of the stamp: true and *ret, or false if there is none, or
+ * none that may be taken before a release. ring_sq_release publishes the head, by one store for a run of entries. */
 bool ring_sq_pop(struct ring *ring, struct ring_sqe *ret);
 void ring_sq_release(struct ring *ring);
 /* 0, or -EPROTO if the tail is impossible, or ahead of the written entries. Call it only when idle: it reads

@@ -3,8 +3,8 @@
  * Which rows the next step carries: decodes first, then prompt chunks, up to the step's limits of rows
  * and tokens. Prompts take the rest of the token budget in the order of their sessions' shares (share.h) and of
  * their classes (class.h), of a session and class the oldest first; beside decodes only as many tokens as the
- * target of a token's time allows (pace.h). A prefix whose tokens attend to each other is not cut: it waits if it does not fit,
- * and goes ahead of the decodes in the next step, one a step, never in two steps in a row. Verifications
+ * target of a token's time allows (pace.h). A prefix whose tokens attend to each other is not cut: it waits if it does
+ * not fit, and goes ahead of the decodes in the next step, one a step, never in two steps in a row. Verifications
  * have several tokens each and may fill a step: one of them then yields to prompts in the next.
  *
  * A prompt has its pages from admission on; a decode takes those of its next tokens here. Where none are

@@ -2,7 +2,7 @@
 /*
  * From a client's entry to a request. The client can write the shared memory at any time: the entry was
  * copied by ring_sq_pop, the header is copied into a buffer here, the payload into the session's pool; all
- * checks and all later use are of the copies. Nothing in the arena is read twice.
+ * checks and all later use are of the copies. Only the header of an entry that is held is copied twice.
  *
  * Hot path: no allocation, no lock, no system call.
  */

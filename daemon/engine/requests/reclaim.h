@@ -4,12 +4,13 @@
 
 /*
  * Takes back pages and slots that are in use, for a request that needs them. First idle open sequences are
- * evicted, least recently used first; then generate requests are preempted. Both are computed once more later: a position's keys depend on the tokens before it alone, and so does its draw
- * (vLLM's recomputation, Kwon et al. 2023, arXiv:2309.06180, section 4.5).
+ * evicted, least recently used first; then generate requests are preempted. Both are computed once more later: a
+ * position's keys depend on the tokens before it alone, and so does its draw (vLLM's recomputation, Kwon et al. 2023,
+ * arXiv:2309.06180, section 4.5).
  *
  * Preempted first are spare batch requests (class.h), then those of the session that is furthest ahead of its share;
- * of one session those of the lower class, then the youngest. Among users the share decides, not the class: a class is the
- * client's own word. An interactive request may take slots and pages of its user's normal ones.
+ * of one session those of the lower class, then the youngest. Among users the share decides, not the class: a class
+ * is the client's own word. An interactive request may take slots and pages of its user's normal ones.
  *
  * The oldest generate request is preempted only for the model's head, and only after it has gained a token,
  * so that every request ends.

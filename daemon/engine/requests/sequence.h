@@ -43,7 +43,7 @@ struct sequence {
 	int32_t *tokens; /* [session.max_seq_len] prompt and output that the host knows */
 	uint32_t n_tokens;
 	uint32_t n_computed; /* positions whose K and V are launched */
-	uint32_t n_evicted;  /* leading positions that had been computed when its pages were evicted */
+	uint32_t n_evicted;  /* leading positions that had been computed when its pages were evicted, or it was preempted */
 	uint32_t n_pending;  /* tokens sampled by launched steps, not read; one for a row that verifies */
 	uint32_t n_drafted;  /* leading positions whose keys the draft model has, too */
 	uint32_t n_drafts;   /* draft tokens a step that its slot may have */
