@@ -152,7 +152,7 @@ static int normalizer_replace(
 			edit->at_origin = false;
 		edit_replace(edit, end - start, step->text, step->text_length);
 		if (edit->out->rc < 0)
-			break;
+			return edit->out->rc;
 	}
 	return rc;
 }
@@ -246,6 +246,7 @@ int normalizer_run(const struct normalizer *normalizer, struct normalizer_work *
 
 		edit_init(&edit, in, &work->text[target], &work->foreign[target]);
 		int rc = normalizer_step_run(&normalizer->steps[i], work->matcher, &edit);
+		assert(rc <= 0);
 		if (rc == 0)
 			rc = edit_finish(&edit, &in);
 		if (rc < 0)

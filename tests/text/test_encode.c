@@ -213,6 +213,31 @@ static void test_marks_in_any_number_are_ordered(void **state)
 	json_decref(table);
 }
 
+/* 300000 spaces become more than 1 GiB. */
+static void test_text_that_a_normalizer_makes_too_long_is_refused(void **state)
+{
+	const size_t size = 300000;
+	char json[8192], content[4097], message[256] = "", *input = malloc(size);
+	struct mimeo_text *text;
+	int32_t *ids;
+	size_t n;
+
+	assert_non_null(input);
+	memset(input, ' ', size);
+	memset(content, 'x', sizeof(content) - 1);
+	content[sizeof(content) - 1] = '\0';
+	snprintf(json, sizeof(json),
+		"{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\" "
+		"\"},\"content\":\"%s\"},"
+		"\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{\" \":0,\"x\":1}}}",
+		content);
+	if (fixture_open_json(&text, json, message, sizeof(message)) < 0)
+		fail_msg("%s", message);
+	assert_int_equal(mimeo_text_encode(text, input, size, 0, &ids, &n), MIMEO_E_TOO_LONG);
+	free(input);
+	mimeo_text_close(text);
+}
+
 static void test_empty_text_has_no_ids_but_a_result(void **state)
 {
 	struct mimeo_text *text = fixture_open_bytes();
@@ -296,6 +321,7 @@ int main(void)
 		cmocka_unit_test(test_foreign_bytes_follow_repaired_ones),
 		cmocka_unit_test(test_a_megabyte_without_a_space),
 		cmocka_unit_test(test_marks_in_any_number_are_ordered),
+		cmocka_unit_test(test_text_that_a_normalizer_makes_too_long_is_refused),
 		cmocka_unit_test(test_empty_text_has_no_ids_but_a_result),
 		cmocka_unit_test(test_limits_and_flags),
 		cmocka_unit_test(test_ids_of_tokens),

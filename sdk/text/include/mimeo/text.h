@@ -79,8 +79,9 @@ MIMEO_PUBLIC uint32_t mimeo_text_vocab_size(const struct mimeo_text *text);
  * Encode `length` bytes of text, as Hugging Face's `tokenizers` does (encode, add_special_tokens by
  * MIMEO_TEXT_SPECIAL), without truncation and padding.
  * *ret_ids [*ret_n] is released by free(); it is not NULL if *ret_n is 0. 0, or TOO_LONG (more than
- * MIMEO_TEXT_MAX bytes; or a regular expression of the tokenizer exceeds its limit of steps), INVALID (unknown flags; or a
- * character has no token, and the vocabulary lacks the unknown token that its file names), NO_MEMORY.
+ * MIMEO_TEXT_MAX bytes; or a normalizer makes more than 1 GiB of it; or a regular expression of the tokenizer exceeds its
+ * limit of steps), INVALID (unknown flags; or a character has no token, and the vocabulary lacks the unknown token that its
+ * file names), NO_MEMORY.
  */
 MIMEO_PUBLIC int mimeo_text_encode(const struct mimeo_text *text, const char *utf8, size_t length,
 	uint32_t flags, int32_t **ret_ids, size_t *ret_n);
