@@ -182,7 +182,7 @@ static void normalizer_precompiled(const struct charsmap *map, struct edit *edit
 			normalizer_map_part(map, edit, size);
 			continue;
 		}
-		while (edit->done < end)
+		while (edit->done < end && edit->out->rc == 0)
 			normalizer_map_part(map, edit, utf8_size(edit->in.bytes[edit->done]));
 	}
 }
