@@ -42,7 +42,7 @@ static bool format_is_at(const struct format_reader *reader, const char *set)
 
 static bool format_skip(struct format_reader *reader, char c)
 {
-	if (reader->at == reader->format->length || format_peek(reader) != c)
+	if (reader->at >= reader->format->length || format_peek(reader) != c)
 		return false;
 	reader->at++;
 	return true;
@@ -321,7 +321,7 @@ static struct format_spec format_read_spec(struct format_reader *reader)
 	spec.width = format_read_number(reader, 0, WIDTH_MAX);
 	if (format_skip(reader, '.'))
 		spec.precision = format_read_number(reader, 0, PRECISION_MAX);
-	if (format_peek(reader) != '}')
+	if (reader->at < reader->format->length && format_peek(reader) != '}')
 		spec.type = reader->format->bytes[reader->at++];
 	return spec;
 }
