@@ -2,7 +2,6 @@
 #include "sdk/text/oniguruma_class.h"
 
 #include <assert.h>
-#include <ctype.h>
 #include <stdio.h>
 
 #include <utf8proc.h>
@@ -41,9 +40,10 @@ static bool class_digits(struct oniguruma_source *source, unsigned base, unsigne
 	unsigned n = 0;
 
 	*ret = 0;
-	for (; source->at < source->end && n < most && isxdigit((unsigned char)*source->at); n++) {
+	for (; source->at < source->end && n < most && oniguruma_is_alnum(*source->at); n++) {
 		char c = *source->at;
-		unsigned digit = c <= '9' ? (unsigned)(c - '0') : (unsigned)((c | 0x20) - 'a' + 10);
+		unsigned digit =
+			c <= '9' ? (unsigned)(c - '0') : (unsigned)(oniguruma_lower(c) - 'a' + 10);
 
 		if (digit >= base)
 			break;
@@ -94,7 +94,7 @@ bool oniguruma_read_character(struct oniguruma_source *source, uint32_t *ret_cha
 		source->at++;
 		return class_number(source, kind, ret_character);
 	}
-	if (isalnum((unsigned char)kind))
+	if (oniguruma_is_alnum(kind))
 		return false;
 	*ret_character = utf8_decode(source->at, &size);
 	source->at += size;
@@ -104,7 +104,7 @@ bool oniguruma_read_character(struct oniguruma_source *source, uint32_t *ret_cha
 bool oniguruma_read_shorthand(
 	struct oniguruma_source *source, struct bytes *items, bool *ret_negated)
 {
-	char kind = *source->at, lower = (char)tolower((unsigned char)kind);
+	char kind = *source->at, lower = oniguruma_lower(kind);
 
 	*ret_negated = kind != lower;
 	if (lower == 's' || lower == 'd' || lower == 'w' || lower == 'h') {

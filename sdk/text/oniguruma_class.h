@@ -23,6 +23,19 @@ static inline bool oniguruma_refuse(struct oniguruma_source *source, const char 
 	return false;
 }
 
+/* <ctype.h> depends on the locale. */
+static inline char oniguruma_lower(char c)
+{
+	return c >= 'A' && c <= 'Z' ? (char)(c | 0x20) : c;
+}
+
+static inline bool oniguruma_is_alnum(char c)
+{
+	char lower = oniguruma_lower(c);
+
+	return (lower >= 'a' && lower <= 'z') || (c >= '0' && c <= '9');
+}
+
 /* Behind a backslash: a character. False: it is another kind of escape, and nothing was read. */
 bool oniguruma_read_character(struct oniguruma_source *source, uint32_t *ret_character);
 /*

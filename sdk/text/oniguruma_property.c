@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "sdk/text/oniguruma_property.h"
 
-#include <ctype.h>
 #include <stdio.h>
 
 #define PROPERTY_NAME_MAX 40u
@@ -156,11 +155,11 @@ void oniguruma_put_property(
 	for (size_t i = 0; i < n; i++) {
 		if (at[i] == ' ' || at[i] == '_' || at[i] == '-')
 			continue;
-		if (!isalnum((unsigned char)at[i]) || length == PROPERTY_NAME_MAX - 1) {
+		if (!oniguruma_is_alnum(at[i]) || length == PROPERTY_NAME_MAX - 1) {
 			oniguruma_refuse(source, "has a property that is not known");
 			return;
 		}
-		name[length++] = (char)tolower((unsigned char)at[i]);
+		name[length++] = oniguruma_lower(at[i]);
 	}
 	name[length] = '\0';
 	for (size_t i = 0; i < sizeof(property_names) / sizeof(property_names[0]); i++) {
@@ -169,8 +168,8 @@ void oniguruma_put_property(
 			return;
 		}
 	}
-	if (length > 0)
-		name[0] = (char)toupper((unsigned char)name[0]);
+	if (name[0] >= 'a' && name[0] <= 'z')
+		name[0] = (char)(name[0] - 'a' + 'A');
 	if (length == 1 && strchr("LMNPSZC", name[0]))
 		snprintf(text, sizeof(text), "\\p{%s}", name);
 	else if (length == 2)

@@ -19,15 +19,14 @@ static double score_power(int exponent)
 	return strtod(text, NULL);
 }
 
-/* From a text of the form -d.ddde-dd. */
-static double score_divide(const char *text)
+double score_divide(const char *text)
 {
 	uint64_t digits = 0;
 	int exponent = 0;
 	const char *at = text + (*text == '-');
 
 	for (bool behind_point = false; *at && *at != 'e'; at++) {
-		if (*at == '.') {
+		if (*at < '0' || *at > '9') {
 			behind_point = true;
 			continue;
 		}

@@ -9,5 +9,7 @@
  * The file is taken to have the shortest digits for `number`.
  */
 double score_read(double number);
+/* From a text of the form -d.ddde-dd. What is between the digits is the locale's decimal point. */
+double score_divide(const char *text);
 
 #endif

@@ -9,6 +9,7 @@
 
 #include "sdk/text/merges.h"
 #include "sdk/text/model.h"
+#include "sdk/text/score.h"
 #include "sdk/text/trie.h"
 #include "sdk/text/vocabulary.h"
 #include "tests/random.h"
@@ -271,6 +272,14 @@ static void test_unigram_finds_the_greatest_sum_of_scores(void **state)
 	}
 }
 
+static void test_scores_do_not_depend_on_the_decimal_point(void **state)
+{
+	assert_true(score_divide("-1.25e+01") == -12.5);
+	assert_true(score_divide("-1,25e+01") == -12.5);
+	assert_true(score_divide("1\xd9\xab"
+				 "25e-01") == 0.125);
+}
+
 /* ---- tables ---- */
 
 static void test_tries_and_vocabularies_find_what_was_added(void **state)
@@ -326,6 +335,7 @@ int main(void)
 		cmocka_unit_test(test_a_long_word_is_encoded_alike_with_and_without_cuts),
 		cmocka_unit_test(test_a_cached_word_has_the_same_ids),
 		cmocka_unit_test(test_unigram_finds_the_greatest_sum_of_scores),
+		cmocka_unit_test(test_scores_do_not_depend_on_the_decimal_point),
 		cmocka_unit_test(test_tries_and_vocabularies_find_what_was_added),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
