@@ -438,6 +438,35 @@ static void decoder_step_end(struct decoder_run *run, unsigned index)
 	}
 }
 
+/* What a step keeps of the tokens so far goes, but for what only decides about the next one. */
+static void decoder_step_forget(struct decoder_run *run, unsigned index)
+{
+	const struct decoder_step *step = &run->decoder->steps[index];
+	struct decoder_state *state = &run->states[index];
+	const char *suffix;
+
+	switch (step->kind) {
+	case DECODER_BYTE_FALLBACK:
+		/* Steps behind it have to know that there was text. */
+		decoder_flush_fallback(run, index);
+		break;
+	case DECODER_BPE:
+		suffix = state->held.length > 0 ? memmem(state->held.data, state->held.length,
+							  step->text.bytes, step->text.length)
+						: NULL;
+		state->held.length = suffix ? step->text.length : 0;
+		if (suffix)
+			memmove(state->held.data, suffix, step->text.length);
+		break;
+	case DECODER_CTC:
+		break;
+	default:
+		bytes_clear(&state->held);
+		break;
+	}
+	bytes_clear(&state->whole);
+}
+
 void decoder_run_init(struct decoder_run *run, const struct decoder *decoder, struct bytes *out)
 {
 	*run = (struct decoder_run){.decoder = decoder, .out = out};
@@ -465,5 +494,13 @@ int decoder_run_end(struct decoder_run *run)
 {
 	for (unsigned i = 0; i < run->decoder->n && run->out->rc == 0; i++)
 		decoder_step_end(run, i);
+	return run->out->rc;
+}
+
+int decoder_run_forget(struct decoder_run *run)
+{
+	for (unsigned i = 0; i < run->decoder->n && run->out->rc == 0; i++)
+		decoder_step_forget(run, i);
+	run->out->length = 0;
 	return run->out->rc;
 }

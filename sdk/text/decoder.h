@@ -80,6 +80,8 @@ void decoder_run_init(struct decoder_run *run, const struct decoder *decoder, st
 void decoder_run_deinit(struct decoder_run *run);
 /* Add a token. 0, TOO_LONG or NO_MEMORY; then the run is of no use any more. */
 int decoder_run_push(struct decoder_run *run, const char *token, size_t length);
+/* The tokens so far are not part of the text, but decide about a space before the next one. */
+int decoder_run_forget(struct decoder_run *run);
 /* No token follows: add what was kept. */
 int decoder_run_end(struct decoder_run *run);
 

@@ -79,7 +79,7 @@ static int text_stream_init(
 		rc = text_stream_add(stream, config->before[i]);
 		stream->text.length = 0;
 	}
-	return rc;
+	return rc == 0 ? decoder_run_forget(&stream->run) : rc;
 }
 
 int mimeo_text_stream_new(struct mimeo_text_stream **ret_stream, const struct mimeo_text *text,

@@ -224,6 +224,59 @@ static void test_ids_before_decide_about_a_leading_space(void **state)
 	json_decref(table);
 }
 
+/* The text that `id` gives behind `before`. */
+static void check_behind(const struct mimeo_text *text, const int32_t *before, size_t n_before,
+	int32_t id, const char *expected)
+{
+	struct mimeo_text_stream_config config = MIMEO_TEXT_STREAM_CONFIG_INIT;
+	struct mimeo_text_stream *s;
+	const char *utf8;
+	size_t n;
+
+	config.before = before;
+	config.n_before = n_before;
+	assert_int_equal(mimeo_text_stream_new(&s, text, &config), 0);
+	assert_int_equal(mimeo_text_stream_push(s, &id, 1, &utf8, &n), 0);
+	assert_string_equal(utf8, expected);
+	mimeo_text_stream_free(s);
+}
+
+static void test_bytes_before_are_not_part_of_the_text(void **state)
+{
+	json_t *table = fixture_load();
+	struct mimeo_text *text =
+		fixture_open(table, fixture_find(table, "BPE with byte fallback"));
+	const int32_t test = mimeo_text_id(text, "\xe2\x96\x81test"),
+		      before[] = {test, mimeo_text_id(text, "<0x0A>")};
+
+	check_behind(text, before, 2, test, " test");
+	check_behind(text, before + 1, 1, test, " test");
+	mimeo_text_close(text);
+	json_decref(table);
+}
+
+static void test_half_a_character_before_is_not_part_of_the_text(void **state)
+{
+	struct mimeo_text *text = fixture_open_bytes();
+
+	check_behind(text, (const int32_t[]){'a', 0xc3}, 2, 'b', "b");
+	mimeo_text_close(text);
+}
+
+static void test_end_of_a_word_before_is_a_space_in_the_text(void **state)
+{
+	char message[256] = "";
+	struct mimeo_text *text;
+
+	if (fixture_open_json(&text,
+		    "{\"decoder\":{\"type\":\"BPEDecoder\",\"suffix\":\"</w>\"},"
+		    "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a</w>\":0,\"b\":1},\"merges\":[]}}",
+		    message, sizeof(message)) < 0)
+		fail_msg("%s", message);
+	check_behind(text, (const int32_t[]){0}, 1, 1, " b");
+	mimeo_text_close(text);
+}
+
 static void test_wrong_configurations_are_refused(void **state)
 {
 	struct mimeo_text *text = fixture_open_bytes();
@@ -270,6 +323,9 @@ int main(void)
 		cmocka_unit_test(test_push_behind_the_end_is_refused),
 		cmocka_unit_test(test_special_tokens_are_left_out_on_request),
 		cmocka_unit_test(test_ids_before_decide_about_a_leading_space),
+		cmocka_unit_test(test_bytes_before_are_not_part_of_the_text),
+		cmocka_unit_test(test_half_a_character_before_is_not_part_of_the_text),
+		cmocka_unit_test(test_end_of_a_word_before_is_a_space_in_the_text),
 		cmocka_unit_test(test_wrong_configurations_are_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
