@@ -14,45 +14,25 @@ static int request_set(json_t *object, const char *name, const json_t *value)
 }
 
 /*
- * Templates read a message's reasoning under the first or the second name; clients send any of the
- * three.
+ * A copy of a message. Templates read its reasoning under the first or the second name; clients
+ * send any of the three.
  */
-static int request_add_reasoning(json_t **message)
-{
-	static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
-	CLEANUP(cleanup_json) json_t *first = json_object();
-	const json_t *reasoning = NULL;
-
-	for (size_t i = 0; i < 3 && !reasoning; i++)
-		reasoning = json_object_get(*message, names[i]);
-	if (!reasoning)
-		return 0;
-	if (!first || request_set(first, names[1], reasoning) ||
-		json_object_update(first, *message) || request_set(first, names[0], reasoning))
-		return MIMEO_E_NO_MEMORY;
-	json_decref(*message);
-	*message = STEAL(first);
-	return 0;
-}
-
-/* A copy of a message without its members that are null. */
 static int request_copy_message(json_t **ret_message, const json_t *message)
 {
-	CLEANUP(cleanup_json) json_t *copy = json_object();
-	const char *name;
-	json_t *value;
-	int rc;
+	static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+	CLEANUP(cleanup_json) json_t *copy = json_copy((json_t *)(uintptr_t)message);
+	const json_t *reasoning = NULL;
 
 	if (!copy)
 		return MIMEO_E_NO_MEMORY;
-	json_object_foreach((json_t *)(uintptr_t)message, name, value)
-	{
-		if (!json_is_null(value) && request_set(copy, name, value))
+	for (size_t i = 0; i < 3 && (!reasoning || json_is_null(reasoning)); i++)
+		reasoning = json_object_get(copy, names[i]);
+	for (size_t i = 0; i < 2 && reasoning && !json_is_null(reasoning); i++) {
+		const json_t *value = json_object_get(copy, names[i]);
+
+		if ((!value || json_is_null(value)) && request_set(copy, names[i], reasoning))
 			return MIMEO_E_NO_MEMORY;
 	}
-	rc = request_add_reasoning(&copy);
-	if (rc)
-		return rc;
 	*ret_message = STEAL(copy);
 	return 0;
 }

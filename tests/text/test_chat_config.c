@@ -167,24 +167,28 @@ static void test_what_a_request_lacks_has_the_defaults_of_transformers(void **st
 		"False [] [{'a': 1}] 5");
 }
 
-static void test_members_of_messages_that_are_null_are_left_out(void **state)
+static void test_members_of_messages_that_are_null_are_none(void **state)
 {
 	check(NULL, "{{ messages }}",
 		"{'messages': [{'role': 'a', 'content': null, 'tool_calls': null, 'x': {'y': "
 		"null}}]}",
-		"[{'role': 'a', 'x': {'y': None}}]");
+		"[{'role': 'a', 'content': None, 'tool_calls': None, 'x': {'y': None}}]");
 }
 
 static void test_reasoning_has_each_name_that_templates_read(void **state)
 {
 	check(NULL, "{{ messages[0] }}", "{'messages': [{'role': 'a', 'reasoning': 'r'}]}",
-		"{'thinking': 'r', 'role': 'a', 'reasoning': 'r', 'reasoning_content': 'r'}");
+		"{'role': 'a', 'reasoning': 'r', 'reasoning_content': 'r', 'thinking': 'r'}");
 	check(NULL, "{{ messages[0] }}",
 		"{'messages': [{'reasoning_content': 'r', 'role': 'a', 'thinking': 't'}]}",
-		"{'thinking': 't', 'reasoning_content': 'r', 'role': 'a'}");
+		"{'reasoning_content': 'r', 'role': 'a', 'thinking': 't'}");
 	check(NULL, "{{ messages[0] }}",
 		"{'messages': [{'thinking': 't', 'reasoning_content': null}]}",
 		"{'thinking': 't', 'reasoning_content': 't'}");
+	check(NULL, "{{ messages[0] }}", "{'messages': [{'thinking': null, 'reasoning': 'r'}]}",
+		"{'thinking': 'r', 'reasoning': 'r', 'reasoning_content': 'r'}");
+	check(NULL, "{{ messages[0] }}", "{'messages': [{'reasoning': null}]}",
+		"{'reasoning': None}");
 }
 
 static void test_a_request_without_sound_messages_is_refused(void **state)
@@ -249,7 +253,7 @@ int main(void)
 		cmocka_unit_test(test_special_tokens_are_variables),
 		cmocka_unit_test(test_members_of_the_request_win_over_special_tokens),
 		cmocka_unit_test(test_what_a_request_lacks_has_the_defaults_of_transformers),
-		cmocka_unit_test(test_members_of_messages_that_are_null_are_left_out),
+		cmocka_unit_test(test_members_of_messages_that_are_null_are_none),
 		cmocka_unit_test(test_reasoning_has_each_name_that_templates_read),
 		cmocka_unit_test(test_a_request_without_sound_messages_is_refused),
 		cmocka_unit_test(test_a_final_message_cannot_be_continued),

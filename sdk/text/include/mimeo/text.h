@@ -148,9 +148,9 @@ MIMEO_PUBLIC int mimeo_text_stream_stopped(const struct mimeo_text_stream *strea
  * Render a chat by the model's template, as transformers' apply_chat_template does.
  *
  * `json` [length] is an object. "messages" (required) is an array of objects with "role" and "content"; what else
- * they have is handed to the template as it is. "tools", "documents", "add_generation_prompt" (true unless given) and
- * every other member are variables of the template, beside bos_token, eos_token and the other special tokens of
- * tokenizer_config.json. "chat_template" names one of several templates of the model.
+ * they have is handed to the template as it is, null as none. "tools", "documents", "add_generation_prompt" (true unless
+ * given) and every other member are variables of the template, beside bos_token, eos_token and the other special tokens
+ * of tokenizer_config.json. "chat_template" names one of several templates of the model.
  *
  * mimeo_text_chat_render gives the text, terminated, released by free(); mimeo_text_chat its ids. Special tokens
  * that the template writes become tokens; those that stand in the values of `json` stay text, so that a user's message cannot
