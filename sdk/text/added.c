@@ -26,7 +26,8 @@ static struct added_token *added_enter(struct added *added, const struct spec *s
 	if (token)
 		return token;
 	int32_t id = vocabulary_find(model, content, length);
-	if (id < 0)
+	bool in_model = id >= 0;
+	if (!in_model)
 		id = (*next_id)++;
 	int rc = vocabulary_add(&added->contents, content, length, id);
 	if (rc == MIMEO_E_NO_MEMORY) {
@@ -41,6 +42,7 @@ static struct added_token *added_enter(struct added *added, const struct spec *s
 	}
 	token = &added->tokens[added->n++];
 	token->id = id;
+	token->in_model = in_model;
 	return token;
 }
 
@@ -236,12 +238,21 @@ static size_t added_strip_right(struct added_search *search, size_t at)
 	return at;
 }
 
+/*
+ * Marks of chats such as <|User|> are not special in some files, but no text gives their ids: they
+ * are kept out of text of users like special tokens.
+ */
+static bool added_is_mark(const struct added_token *token)
+{
+	return token->special || (!token->normalized && !token->in_model);
+}
+
 static bool added_counts(
 	const struct added_token *token, struct span text, size_t start, size_t end, bool literal)
 {
-	if (token->special && literal)
+	if (literal && added_is_mark(token))
 		return false;
-	if (token->special && text.foreign && memchr(text.foreign + start, 1, end - start))
+	if (text.foreign && memchr(text.foreign + start, 1, end - start) && added_is_mark(token))
 		return false;
 	return !token->single_word ||
 	       (!added_is_word_before(text, start) && !added_is_word_behind(text, end));

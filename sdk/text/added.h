@@ -19,6 +19,7 @@
 struct added_token {
 	int32_t id;
 	bool special, single_word, lstrip, rstrip, normalized;
+	bool in_model; /* the model's vocabulary has it, too */
 	/* What decoding gives in place of the content: its normalized form, or NULL. */
 	char *decoded; /* [decoded_length] */
 	uint32_t decoded_length;
@@ -43,7 +44,7 @@ const struct added_token *added_token(const struct added *added, int32_t id);
 /*
  * Cut a text at the added tokens of one of the two tries. `segment` gets, in order, each token
  * (token != NULL) and each part between tokens; a result other than 0 ends the call, which returns
- * it. literal: special tokens are text.
+ * it. literal: all of the text counts as foreign.
  */
 int added_split(const struct added *added, const struct trie *trie, struct span text, bool literal,
 	int (*segment)(void *data, struct span part, const struct added_token *token), void *data);

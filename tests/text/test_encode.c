@@ -119,6 +119,31 @@ static void test_special_tokens_of_a_user_stay_text(void **state)
 	mimeo_text_close(text);
 }
 
+/* <|User|> is not special in some files; "ab" is a token of the model, too, and b a normalized one.
+ */
+static void test_added_tokens_that_no_text_gives_stay_text(void **state)
+{
+	static const char json[] =
+		"{\"added_tokens\":[{\"content\":\"<u>\",\"special\":false,\"normalized\":false},"
+		"{\"content\":\"ab\",\"special\":false,\"normalized\":false},"
+		"{\"content\":\"bb\",\"special\":false,\"normalized\":true}],"
+		"\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{\"<\":0,\"u\":1,\">\":2,"
+		"\"a\":3,\"b\":4,\"ab\":5}}}";
+	const char input[] = "<u>abbb";
+	const int32_t tokens[] = {6, 5, 7}, literal[] = {0, 1, 2, 5, 7};
+	uint8_t foreign[sizeof(input) - 1];
+	char message[256] = "";
+	struct mimeo_text *text;
+
+	if (fixture_open_json(&text, json, message, sizeof(message)) < 0)
+		fail_msg("%s", message);
+	memset(foreign, 1, sizeof(foreign));
+	assert_encodes(text->tokenizer, input, NULL, 0, tokens, 3);
+	assert_encodes(text->tokenizer, input, NULL, MIMEO_TEXT_LITERAL, literal, 5);
+	assert_encodes(text->tokenizer, input, foreign, 0, literal, 5);
+	mimeo_text_close(text);
+}
+
 static void test_foreign_bytes_are_known_behind_the_normalizer(void **state)
 {
 	static const char json[] =
@@ -317,6 +342,7 @@ int main(void)
 		cmocka_unit_test(test_invalid_bytes_become_replacements_as_in_python),
 		cmocka_unit_test(test_bytes_come_back_for_any_valid_text),
 		cmocka_unit_test(test_special_tokens_of_a_user_stay_text),
+		cmocka_unit_test(test_added_tokens_that_no_text_gives_stay_text),
 		cmocka_unit_test(test_foreign_bytes_are_known_behind_the_normalizer),
 		cmocka_unit_test(test_foreign_bytes_follow_repaired_ones),
 		cmocka_unit_test(test_a_megabyte_without_a_space),

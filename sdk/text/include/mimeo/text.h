@@ -73,7 +73,8 @@ MIMEO_PUBLIC uint32_t mimeo_text_vocab_size(const struct mimeo_text *text);
 /* ---- encoding ---- */
 
 #define MIMEO_TEXT_SPECIAL 1u  /* add the tokens that the post-processor adds, such as the begin token */
-#define MIMEO_TEXT_LITERAL 2u  /* special tokens written in the text are text, not tokens. For text of users */
+#define MIMEO_TEXT_LITERAL 2u  /* special tokens written in the text are text, not tokens. For text of users. Added tokens
+                                  that are neither normalized nor in the model's vocabulary count as special */
 
 /*
  * Encode `length` bytes of text, as Hugging Face's `tokenizers` does (encode, add_special_tokens by
