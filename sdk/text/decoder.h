@@ -15,8 +15,8 @@
 #include "sdk/text/utf8.h"
 
 #define DECODER_STEPS_MAX 16u
-#define DECODER_TEXT_MAX 256u /* bytes of the strings of a step */
-#define DECODER_STRIP_MAX 1000000u
+#define DECODER_TEXT_MAX 256u   /* bytes of the strings of a step */
+#define DECODER_STRIP_MAX 1024u /* characters, which are looked at again for each token */
 
 enum decoder_kind {
 	DECODER_JOIN, /* no decoder: spaces between tokens */

@@ -140,6 +140,9 @@ static void test_contradictions_and_wrong_types_are_invalid(void **state)
 		{"{\"post_processor\":{\"type\":\"BertProcessing\",\"sep\":[\"x\",-5],\"cls\":["
 		 "\"y\",1]}," MODEL "}",
 			MIMEO_E_INVALID, {"post_processor", "sep"}},
+		{"{\"decoder\":{\"type\":\"Strip\",\"content\":\"a\",\"start\":0,\"stop\":1025}"
+		 "," MODEL "}",
+			MIMEO_E_INVALID, {"decoder", "stop is 1025", "1024"}},
 		{"{\"added_tokens\":{}," MODEL "}", MIMEO_E_INVALID, {"added_tokens", "list"}},
 	};
 
