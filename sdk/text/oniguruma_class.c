@@ -10,6 +10,8 @@
 #include "sdk/text/utf8.h"
 
 #define CLASS_DEPTH_MAX 8u
+/* PCRE2 looks for the other case of each: a few times all of Unicode. */
+#define CLASS_CASELESS_MAX (1u << 22)
 
 static void class_put(struct bytes *out, const char *text)
 {
@@ -359,6 +361,9 @@ static void class_add_range(
 {
 	struct class_set added = {.has_other = true};
 
+	source->n_caseless += source->caseless && first <= last ? last - first : 0;
+	if (source->n_caseless > CLASS_CASELESS_MAX)
+		oniguruma_refuse(source, "ignores the case of too many characters");
 	for (uint32_t c = first; source->caseless && c <= last; c++) {
 		if (oniguruma_folds_to_several(c)) {
 			oniguruma_refuse(

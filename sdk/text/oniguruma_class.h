@@ -13,6 +13,7 @@ struct oniguruma_source {
 	const char *at, *end;
 	const char *reason; /* NULL, or why the pattern is refused: the first reason counts */
 	bool caseless;
+	uint32_t n_caseless; /* characters of ranges whose case is ignored */
 };
 
 static inline bool oniguruma_refuse(struct oniguruma_source *source, const char *reason)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sdk/text/oniguruma.h"
 #include "sdk/text/pattern.h"
 #include "tests/text/fixture.h"
 
@@ -138,6 +139,25 @@ static void test_what_has_no_counterpart_is_refused(void **state)
 	}
 }
 
+/* A million characters each: PCRE2 looks for the other case of every one. */
+static void test_ranges_that_ignore_case_are_bounded(void **state)
+{
+	static const char range[] = "\\x{20000}-\\x{10ffff}";
+	char regex[ONIGURUMA_PATTERN_MAX] = "(?i)[";
+	struct compiled c;
+
+	for (int i = 0; i < 5; i++)
+		strcat(regex, range);
+	strcat(regex, "]");
+	compile(&c, regex);
+	assert_false(c.ok);
+	assert_non_null(strstr(c.message, "ignores the case of too many characters"));
+	pattern_deinit(&c.pattern);
+	compile(&c, "(?i)[\\x{20000}-\\x{10ffff}a-z]");
+	assert_true(c.ok);
+	pattern_deinit(&c.pattern);
+}
+
 static int count_in_run(const char *regex, char unit, size_t n, const char *tail, size_t *ret_n)
 {
 	struct compiled c;
@@ -200,6 +220,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_syntax_has_oniguruma_s_meaning),
 		cmocka_unit_test(test_what_has_no_counterpart_is_refused),
+		cmocka_unit_test(test_ranges_that_ignore_case_are_bounded),
 		cmocka_unit_test(test_expressions_with_too_many_steps_are_given_up),
 		cmocka_unit_test(test_long_runs_take_linear_steps),
 	};
