@@ -29,6 +29,7 @@
 #define CHAT_STEPS_MAX (1ull << 26)
 #endif
 #define CHAT_STEP_BYTES 16    /* bytes copied, compared or searched that count as one step */
+#define CHAT_STEP_BINDINGS 8  /* variables or scopes walked that count as one step */
 #define CHAT_DEPTH_MAX 800    /* nested constructs, calls and values */
 #define CHAT_RANGE_MAX 100000 /* items of a range(), as in Jinja's sandbox */
 

@@ -18,20 +18,35 @@ struct chat_scope *chat_scope_new(struct chat_run *run, struct chat_scope *paren
 	return scope;
 }
 
-void chat_scope_empty(struct chat_scope *scope)
+void chat_scope_empty(struct chat_run *run, struct chat_scope *scope)
 {
-	for (struct chat_binding *binding = scope->bindings; binding; binding = binding->next)
+	uint64_t walked = 0;
+
+	for (struct chat_binding *binding = scope->bindings; binding; binding = binding->next) {
 		binding->value.type = CHAT_MISSING;
+		walked++;
+	}
+	chat_charge(&run->context, walked / CHAT_STEP_BINDINGS);
+}
+
+struct chat_binding *chat_scope_find(
+	struct chat_run *run, const struct chat_scope *scope, uint32_t symbol)
+{
+	struct chat_binding *binding = scope->bindings;
+	uint64_t walked = 0;
+
+	for (; binding && binding->symbol != symbol; binding = binding->next)
+		walked++;
+	chat_charge(&run->context, walked / CHAT_STEP_BINDINGS);
+	return binding;
 }
 
 void chat_scope_set(
 	struct chat_run *run, struct chat_scope *scope, uint32_t symbol, struct chat_value value)
 {
-	struct chat_binding *binding = scope->bindings;
+	struct chat_binding *binding = chat_scope_find(run, scope, symbol);
 
 	assert(value.type != CHAT_MISSING);
-	while (binding && binding->symbol != symbol)
-		binding = binding->next;
 	if (!binding) {
 		binding = CHAT_NEW(&run->context, struct chat_binding);
 		binding->symbol = symbol;
@@ -42,13 +57,15 @@ void chat_scope_set(
 }
 
 struct chat_value chat_scope_get(
-	const struct chat_run *run, const struct chat_scope *scope, uint32_t symbol)
+	struct chat_run *run, const struct chat_scope *scope, uint32_t symbol)
 {
-	for (; scope; scope = scope->parent) {
-		for (const struct chat_binding *b = scope->bindings; b; b = b->next) {
-			if (b->symbol == symbol && b->value.type != CHAT_MISSING)
-				return b->value;
-		}
+	for (uint64_t walked = 0; scope; scope = scope->parent) {
+		const struct chat_binding *binding = chat_scope_find(run, scope, symbol);
+
+		if (binding && binding->value.type != CHAT_MISSING)
+			return binding->value;
+		if (++walked % CHAT_STEP_BINDINGS == 0)
+			chat_charge(&run->context, 1);
 	}
 	assert(symbol < run->tree->n_symbols);
 	return run->variables[symbol];

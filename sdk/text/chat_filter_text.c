@@ -202,6 +202,8 @@ static bool number_is_convertible(const struct chat_call *call)
 {
 	if (call->self.type == CHAT_UNDEFINED)
 		chat_fail_undefined(call->context, call->self);
+	if (call->self.type == CHAT_STRING)
+		chat_charge_bytes(call->context, call->self.string->length);
 	return CHAT_IS_NUMBER(call->self) || call->self.type == CHAT_STRING;
 }
 

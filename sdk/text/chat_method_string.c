@@ -335,9 +335,10 @@ static struct chat_value string_count(const struct chat_call *call)
 	return chat_int(n);
 }
 
-static bool string_has_affix(
-	const struct chat_string *string, const struct chat_string *affix, bool at_end)
+static bool string_has_affix(const struct chat_call *call, const struct chat_string *string,
+	const struct chat_string *affix, bool at_end)
 {
+	chat_charge_bytes(call->context, affix->length);
 	return affix->length <= string->length &&
 	       !memcmp(string->bytes + (at_end ? string->length - affix->length : 0), affix->bytes,
 		       affix->length);
@@ -352,12 +353,12 @@ static struct chat_value string_startswith(const struct chat_call *call)
 	const struct chat_list *tuple = call->arguments[0].list;
 
 	if (call->arguments[0].type != CHAT_TUPLE)
-		return chat_bool(string_has_affix(string, string_argument(call, 0), at_end));
+		return chat_bool(string_has_affix(call, string, string_argument(call, 0), at_end));
 	for (size_t i = 0; i < tuple->n; i++) {
 		if (tuple->items[i].type != CHAT_STRING)
 			chat_fail(call->context, MIMEO_E_INVALID,
 				"a tuple for startswith() or endswith() must hold strings");
-		if (string_has_affix(string, tuple->items[i].string, at_end))
+		if (string_has_affix(call, string, tuple->items[i].string, at_end))
 			return chat_bool(true);
 	}
 	return chat_bool(false);
@@ -367,7 +368,7 @@ static struct chat_value string_removeprefix(const struct chat_call *call)
 {
 	bool at_end = call->builtin->option & AT_END;
 	const struct chat_string *affix = string_argument(call, 0);
-	size_t n = string_has_affix(call->self.string, affix, at_end) ? affix->length : 0;
+	size_t n = string_has_affix(call, call->self.string, affix, at_end) ? affix->length : 0;
 
 	return chat_string_part(
 		call->context, call->self, at_end ? 0 : n, call->self.string->length - n);

@@ -472,6 +472,8 @@ struct chat_node *parse_expression(struct parser *parser)
 		choice = parser_node(parser, CHAT_NODE_CHOICE);
 		for (struct chat_node *node = parser->unknown; node != known; node = node->e)
 			node->flag = true;
+		/* What follows is conditional from the start. */
+		known = parser->unknown;
 		parser->is_conditional = true;
 		choice->a = parse_or(parser);
 		choice->b = then;

@@ -43,11 +43,14 @@ struct chat_macro {
 struct chat_scope *chat_scope_new(struct chat_run *run, struct chat_scope *parent);
 /* Nothing is set any more. The turns of a loop share a scope, also for the macros that refer to it.
  */
-void chat_scope_empty(struct chat_scope *scope);
+void chat_scope_empty(struct chat_run *run, struct chat_scope *scope);
+/* The binding of a symbol in the scope itself, or NULL. */
+struct chat_binding *chat_scope_find(
+	struct chat_run *run, const struct chat_scope *scope, uint32_t symbol);
 void chat_scope_set(
 	struct chat_run *run, struct chat_scope *scope, uint32_t symbol, struct chat_value value);
 struct chat_value chat_scope_get(
-	const struct chat_run *run, const struct chat_scope *scope, uint32_t symbol);
+	struct chat_run *run, const struct chat_scope *scope, uint32_t symbol);
 
 struct chat_value chat_evaluate(
 	struct chat_run *run, struct chat_scope *scope, const struct chat_node *node);

@@ -79,8 +79,8 @@ static void statement_assign(struct chat_run *run, struct chat_scope *scope,
 }
 
 /* The filters' value for the text of a block. */
-static struct chat_value statement_filter(
-	struct chat_run *run, struct chat_scope *scope, const struct chat_node *filters, struct chat_value text)
+static struct chat_value statement_filter(struct chat_run *run, struct chat_scope *scope,
+	const struct chat_node *filters, struct chat_value text)
 {
 	struct chat_value outer = run->captured, value;
 
@@ -118,7 +118,7 @@ static bool statement_accepts(struct chat_loop *loop, struct chat_value item)
 {
 	const struct loop_owner *owner = loop->owner;
 
-	chat_scope_empty(owner->test);
+	chat_scope_empty(owner->run, owner->test);
 	statement_assign(owner->run, owner->test, owner->node->a, item);
 	return chat_truth(chat_evaluate(owner->run, owner->test, owner->node->e));
 }
@@ -145,7 +145,7 @@ static enum flow statement_loop(struct chat_run *run, struct chat_scope *scope,
 	while (chat_loop_next(&run->context, loop, &item)) {
 		enum flow flow;
 
-		chat_scope_empty(turn);
+		chat_scope_empty(run, turn);
 		chat_scope_set(run, turn, CHAT_SYMBOL_LOOP, variable);
 		statement_assign(run, turn, node->a, item);
 		flow = statement_run(run, turn, node->c);
@@ -153,7 +153,7 @@ static enum flow statement_loop(struct chat_run *run, struct chat_scope *scope,
 			break;
 		completed |= flow == FLOW_NEXT;
 	}
-	chat_scope_empty(turn);
+	chat_scope_empty(run, turn);
 	return completed ? FLOW_NEXT : statement_run(run, chat_scope_new(run, scope), node->d);
 }
 
@@ -204,11 +204,7 @@ static void macro_set_defaults(
 {
 	for (const struct chat_node *parameter = macro->node->a; parameter;
 		parameter = parameter->next) {
-		const struct chat_binding *binding = scope->bindings;
-
-		while (binding && binding->symbol != parameter->symbol)
-			binding = binding->next;
-		if (!binding)
+		if (!chat_scope_find(run, scope, parameter->symbol))
 			chat_scope_set(run, scope, parameter->symbol,
 				parameter->a
 					? chat_evaluate(run, scope, parameter->a)

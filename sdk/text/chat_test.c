@@ -74,8 +74,10 @@ static struct chat_value test_divisibleby(const struct chat_call *call)
 
 static struct chat_value test_case(const struct chat_call *call)
 {
-	return chat_bool(
-		chat_has_case(chat_str(call->context, call->self).string, call->builtin->option));
+	const struct chat_string *string = chat_str(call->context, call->self).string;
+
+	chat_charge_bytes(call->context, string->length);
+	return chat_bool(chat_has_case(string, call->builtin->option));
 }
 
 static const struct chat_builtin tests[] = {

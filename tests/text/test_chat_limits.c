@@ -34,6 +34,42 @@ static void test_text_that_grows_at_its_end_is_cheap(void **state)
 	chat_free(&chat);
 }
 
+static void test_work_over_whole_strings_is_charged(void **state)
+{
+	static const char *const uses[] = {"x is upper", "x.startswith(y)", "x.endswith((z, y))",
+		"x.removeprefix(y)", "x | int", "x | float"};
+	char source[512];
+
+	for (size_t i = 0; i < sizeof(uses) / sizeof(uses[0]); i++) {
+		/* find() takes most of the steps in little time. */
+		snprintf(source, sizeof(source),
+			"{%% set x = 'A' * 1000000 %%}{%% set y = 'A' * 999999 %%}{%% set z = 'B' "
+			"+ y %%}"
+			"{%% for i in range(1000) %%}{%% if x.find('B') %%}{%% endif %%}{%% endfor "
+			"%%}"
+			"{%% for i in range(120) %%}{%% if %s %%}{%% endif %%}{%% endfor %%}",
+			uses[i]);
+		assert_chat_fails(source, MIMEO_E_TOO_LONG, "line 1: the template takes more than");
+	}
+}
+
+/* 20000 variables, and one that is looked up among them 100000 times. */
+static void test_variables_that_are_walked_are_charged(void **state)
+{
+	char *source;
+	size_t size;
+	FILE *file = open_memstream(&source, &size);
+
+	assert_non_null(file);
+	fputs("{% set last = 1 %}", file);
+	for (int i = 0; i < 20000; i++)
+		fprintf(file, "{%% set v%d = 1 %%}", i);
+	fputs("{% for i in range(100000) %}{% if last %}{% endif %}{% endfor %}", file);
+	fclose(file);
+	assert_chat_fails(source, MIMEO_E_TOO_LONG, "line 1: the template takes more than");
+	free(source);
+}
+
 static void test_recursion_has_a_limit(void **state)
 {
 	assert_chat_fails("{% macro f() %}{{ f() }}{% endmacro %}\n{{ f() }}", MIMEO_E_TOO_LONG,
@@ -101,6 +137,28 @@ static void test_a_source_with_deep_nesting_is_refused(void **state)
 	check_nested("", "1", " | string", true);
 	check_nested("", "x", ".x", true);
 	check_nested("", "x", "()", true);
+}
+
+/* 140000 conditions in a row, each with a filter that does not exist. */
+static void test_conditions_in_a_row_take_linear_time(void **state)
+{
+	struct chat_template *chat_template;
+	char message[256], *source;
+	size_t size;
+	FILE *file = open_memstream(&source, &size);
+	clock_t start = clock();
+
+	assert_non_null(file);
+	fputs("{{ 1 ", file);
+	for (int i = 0; i < 140000; i++)
+		fputs("if 1|f ", file);
+	fputs("}}", file);
+	fclose(file);
+	assert_int_equal(
+		chat_template_new(&chat_template, source, size, message, sizeof(message)), 0);
+	assert_true(clock() - start < 5 * CLOCKS_PER_SEC);
+	chat_template_free(chat_template);
+	free(source);
 }
 
 static void test_a_text_has_a_limit(void **state)
@@ -284,9 +342,12 @@ int main(void)
 		cmocka_unit_test(test_steps_have_a_limit),
 		cmocka_unit_test(test_text_that_grows_at_its_front_ends_at_a_limit),
 		cmocka_unit_test(test_text_that_grows_at_its_end_is_cheap),
+		cmocka_unit_test(test_work_over_whole_strings_is_charged),
+		cmocka_unit_test(test_variables_that_are_walked_are_charged),
 		cmocka_unit_test(test_recursion_has_a_limit),
 		cmocka_unit_test(test_nested_values_have_a_limit),
 		cmocka_unit_test(test_a_source_with_deep_nesting_is_refused),
+		cmocka_unit_test(test_conditions_in_a_row_take_linear_time),
 		cmocka_unit_test(test_a_text_has_a_limit),
 		cmocka_unit_test(test_memory_has_a_limit),
 		cmocka_unit_test(test_ranges_and_integers_have_limits),
