@@ -57,7 +57,8 @@ int mimeo_text_open_files(struct mimeo_text **ret_text, const struct mimeo_model
 	struct fault fault = {.message = message, .size = message_size};
 	struct mimeo_model_files known;
 
-	if (!versioned_read(&known, sizeof(known), files, sizeof(known)) || known.reserved != -1)
+	if (!files || !versioned_read(&known, sizeof(known), files, sizeof(known)) ||
+		known.reserved != -1)
 		return fault_set(&fault, MIMEO_E_INVALID,
 			"struct mimeo_model_files is not set by MIMEO_MODEL_FILES_INIT");
 	CLEANUP(cleanup_text) struct mimeo_text *text = calloc(1, sizeof(*text));

@@ -99,6 +99,8 @@ static void test_wrong_descriptors_are_refused(void **state)
 	int pair[2];
 
 	assert_int_equal(
+		mimeo_text_open_files(&text, NULL, message, sizeof(message)), MIMEO_E_INVALID);
+	assert_int_equal(
 		mimeo_text_open_files(&text, &files, message, sizeof(message)), MIMEO_E_INVALID);
 	assert_int_equal(pipe(pair), 0);
 	files.tokenizer = pair[0];
