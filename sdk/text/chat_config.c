@@ -139,11 +139,13 @@ static int config_add_tokens(struct chat_set *set, const json_t *config)
 static int config_read(struct chat_set *set, const char *config, size_t config_length,
 	bool with_templates, char *message, size_t size)
 {
-	json_error_t error;
-	CLEANUP(cleanup_json) json_t *root = json_loadb(config, config_length, 0, &error);
+	json_error_t error = {0};
+	CLEANUP(cleanup_json)
+	json_t *root = json_loadb(config, config_length, JSON_ALLOW_NUL, &error);
 	int rc;
 
-	if (!root && json_error_code(&error) == json_error_out_of_memory)
+	/* Jansson has no reason for most allocations that fail. */
+	if (!root && (json_error_code(&error) == json_error_out_of_memory || !error.text[0]))
 		return MIMEO_E_NO_MEMORY;
 	if (!json_is_object(root))
 		return config_refuse(message, size, root ? "it is no object" : error.text);

@@ -113,11 +113,11 @@ static int request_complete(json_t *chat, char *message, size_t size)
 
 int chat_request_new(json_t **ret_chat, const char *json, size_t length, char *message, size_t size)
 {
-	json_error_t error;
+	json_error_t error = {0};
 	CLEANUP(cleanup_json) json_t *chat = json_loadb(json, length, JSON_ALLOW_NUL, &error);
 	int rc;
 
-	if (!chat && json_error_code(&error) == json_error_out_of_memory) {
+	if (!chat && (json_error_code(&error) == json_error_out_of_memory || !error.text[0])) {
 		chat_message(message, size, "no memory for the request");
 		return MIMEO_E_NO_MEMORY;
 	}

@@ -115,6 +115,7 @@ static bool model_read_pair(const json_t *merge, const char **ret_left, size_t *
 {
 	const json_t *left = json_array_get(merge, 0), *right = json_array_get(merge, 1);
 	const char *text = json_string_value(merge), *space;
+	size_t length = json_string_length(merge);
 
 	if (json_array_size(merge) == 2 && json_is_string(left) && json_is_string(right)) {
 		*ret_left = json_string_value(left);
@@ -123,13 +124,13 @@ static bool model_read_pair(const json_t *merge, const char **ret_left, size_t *
 		*ret_right_length = json_string_length(right);
 		return true;
 	}
-	if (!text || !(space = strchr(text, ' ')) || strchr(space + 1, ' '))
+	if (!text || !(space = memchr(text, ' ', length)))
 		return false;
 	*ret_left = text;
 	*ret_left_length = (size_t)(space - text);
 	*ret_right = space + 1;
-	*ret_right_length = strlen(space + 1);
-	return true;
+	*ret_right_length = length - *ret_left_length - 1;
+	return !memchr(*ret_right, ' ', *ret_right_length);
 }
 
 static void model_read_merge(struct model *model, const struct spec *spec, const json_t *merge,

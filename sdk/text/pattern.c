@@ -45,7 +45,9 @@ static pcre2_code *pattern_compile(const struct spec *spec, const struct bytes *
 	pcre2_set_parens_nest_limit(context, PATTERN_NESTED_MAX);
 	pcre2_code *code = pcre2_compile(
 		(PCRE2_SPTR)text->data, text->length, PATTERN_OPTIONS, &error, &offset, context);
-	if (!code) {
+	if (!code && error == PCRE2_ERROR_HEAP_FAILED) {
+		spec_no_memory(spec);
+	} else if (!code) {
 		pcre2_get_error_message(error, (PCRE2_UCHAR *)reason, sizeof(reason));
 		spec_fail(spec, MIMEO_E_UNSUPPORTED, "the regular expression is not supported: %s",
 			reason);

@@ -32,7 +32,7 @@ DEFINE_CLEANUP(tokenizer, struct tokenizer, tokenizer_free)
 static json_t *tokenizer_parse(const char *text, size_t length, struct spec_file *file)
 {
 	uint32_t n_values = 0;
-	json_error_t reason;
+	json_error_t reason = {0};
 
 	for (size_t i = 0; i < length; i++)
 		n_values += text[i] == ',' || text[i] == '[' || text[i] == '{';
@@ -43,10 +43,20 @@ static json_t *tokenizer_parse(const char *text, size_t length, struct spec_file
 		return NULL;
 	}
 	json_t *json = json_loadb(text, length, JSON_ALLOW_NUL, &reason);
-	if (!json)
+	if (json)
+		return json;
+	/* Jansson has no reason for most allocations that fail. */
+	if (json_error_code(&reason) == json_error_out_of_memory || !reason.text[0])
+		file->rc = fault_set(file->fault, MIMEO_E_NO_MEMORY, "out of memory");
+	else if (json_error_code(&reason) == json_error_null_byte_in_key)
+		file->rc = fault_set(file->fault, MIMEO_E_UNSUPPORTED,
+			"line %d: U+0000 in a token of a vocabulary, or in another key, is not "
+			"supported",
+			reason.line);
+	else
 		file->rc = fault_set(file->fault, MIMEO_E_INVALID, "line %d: no valid JSON: %s",
 			reason.line, reason.text);
-	return json;
+	return NULL;
 }
 
 static void tokenizer_read(struct tokenizer *tokenizer, const struct spec *root)

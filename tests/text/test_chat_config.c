@@ -148,6 +148,11 @@ static void test_special_tokens_are_variables(void **state)
 		MESSAGES "}", "<s></s><i><b>|FalseFalse");
 }
 
+static void test_special_tokens_may_contain_nul(void **state)
+{
+	check("{'bos_token': 'a\\u0000b'}", "{{ bos_token | length }}", MESSAGES "}", "3");
+}
+
 static void test_members_of_the_request_win_over_special_tokens(void **state)
 {
 	check("{'bos_token': '<s>'}", "{{ bos_token }}", MESSAGES ", 'bos_token': 'x'}", "x");
@@ -251,6 +256,7 @@ int main(void)
 		cmocka_unit_test(test_a_template_that_is_not_understood_fails_when_it_is_rendered),
 		cmocka_unit_test(test_a_broken_configuration_is_refused),
 		cmocka_unit_test(test_special_tokens_are_variables),
+		cmocka_unit_test(test_special_tokens_may_contain_nul),
 		cmocka_unit_test(test_members_of_the_request_win_over_special_tokens),
 		cmocka_unit_test(test_what_a_request_lacks_has_the_defaults_of_transformers),
 		cmocka_unit_test(test_members_of_messages_that_are_null_are_none),

@@ -226,6 +226,36 @@ static void test_message_may_be_absent_or_short(void **state)
 	assert_int_equal(strlen(message), sizeof(message) - 1);
 }
 
+static void *allocate_nothing(size_t size)
+{
+	return NULL;
+}
+
+static void test_no_memory_for_json_is_told(void **state)
+{
+	struct mimeo_text *text = NULL;
+	char message[256];
+
+	json_set_alloc_funcs(allocate_nothing, free);
+	int rc = fixture_open_json(&text, "{" MODEL "}", message, sizeof(message));
+	json_set_alloc_funcs(malloc, free);
+	assert_int_equal(rc, MIMEO_E_NO_MEMORY);
+	assert_non_null(strstr(message, "memory"));
+}
+
+static void test_strings_are_not_cut_at_nul(void **state)
+{
+	static const struct refusal refusals[] = {
+		{"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\\u0000\":0},\"merges\":[]}}",
+			MIMEO_E_UNSUPPORTED, {"line 1", "U+0000"}},
+		{"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"aa\":1},\"merges\":[\"a "
+		 "a\\u0000\"]}}",
+			MIMEO_E_INVALID, {"merges[0]"}},
+	};
+
+	check(refusals, ARRAY_SIZE(refusals));
+}
+
 static void test_messages_hold_no_control_characters(void **state)
 {
 	char message[256] = "";
@@ -247,6 +277,8 @@ int main(void)
 		cmocka_unit_test(test_nesting_is_bounded),
 		cmocka_unit_test(test_lengths_and_counts_are_bounded),
 		cmocka_unit_test(test_message_may_be_absent_or_short),
+		cmocka_unit_test(test_no_memory_for_json_is_told),
+		cmocka_unit_test(test_strings_are_not_cut_at_nul),
 		cmocka_unit_test(test_messages_hold_no_control_characters),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
