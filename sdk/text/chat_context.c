@@ -6,9 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <utf8proc.h>
-
 #include "sdk/text/chat_context.h"
+#include "sdk/text/fault.h"
 
 #define CHUNK_BYTES (64u << 10)
 #define CHUNK_ALIGN 16u
@@ -45,32 +44,11 @@ void chat_context_deinit(struct chat_context *context)
 
 /* ---- errors ---- */
 
-/*
- * Replace bytes that are no character, which come from names that were cut; at the end of a cut
- * message, drop them.
- */
-static void chat_message_repair(char *message, bool is_cut)
-{
-	utf8proc_int32_t character;
-
-	while (*message) {
-		utf8proc_ssize_t n =
-			utf8proc_iterate((const utf8proc_uint8_t *)message, -1, &character);
-
-		if (n > 0)
-			message += n;
-		else if (is_cut && strlen(message) < 4)
-			*message = 0;
-		else
-			*message++ = '?';
-	}
-}
-
 static void chat_message_format(char *message, size_t size, const char *format, va_list arguments)
 {
 	if (!size)
 		return;
-	chat_message_repair(message, (size_t)vsnprintf(message, size, format, arguments) >= size);
+	fault_clean(message, (size_t)vsnprintf(message, size, format, arguments) >= size);
 }
 
 void chat_message(char *message, size_t size, const char *format, ...)

@@ -7,7 +7,7 @@
 #include "sdk/text/chat_function.h"
 #include "sdk/text/chat_run.h"
 #include "sdk/text/chat_template.h"
-#include "sdk/text/chat_unicode.h"
+#include "sdk/text/utf8.h"
 
 #define ROLE_MAX 32   /* bytes of a role that is trusted */
 #define ONES_MIN 4096 /* bytes */
@@ -27,7 +27,7 @@ int chat_template_new(struct chat_template **ret_template, const char *source, s
 	locale_t outer;
 	int status;
 
-	if (length > CHAT_SOURCE_MAX || !chat_is_utf8(source, length)) {
+	if (length > CHAT_SOURCE_MAX || utf8_valid(source, length) < length) {
 		chat_message(message, size, "the chat template is not UTF-8 of at most %u bytes",
 			CHAT_SOURCE_MAX);
 		return MIMEO_E_UNSUPPORTED;

@@ -6,22 +6,6 @@
 
 #include "sdk/text/chat_unicode.h"
 
-bool chat_is_utf8(const char *bytes, size_t length)
-{
-	const utf8proc_uint8_t *at = (const utf8proc_uint8_t *)bytes;
-	utf8proc_int32_t character;
-
-	while (length) {
-		utf8proc_ssize_t n = utf8proc_iterate(at, (utf8proc_ssize_t)length, &character);
-
-		if (n <= 0)
-			return false;
-		at += n;
-		length -= (size_t)n;
-	}
-	return true;
-}
-
 /* ---- classes ---- */
 
 bool chat_is_space(int32_t c)

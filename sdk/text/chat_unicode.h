@@ -29,7 +29,4 @@ struct chat_value chat_change_case(
 /* islower(), isupper(): at least one character has case, and all that do have this one. */
 bool chat_has_case(const struct chat_string *string, bool upper);
 
-/* Whether bytes[length] are valid UTF-8. */
-bool chat_is_utf8(const char *bytes, size_t length);
-
 #endif

@@ -278,6 +278,12 @@ static void test_a_message_is_cut_between_characters(void **state)
 	}
 }
 
+static void test_a_message_holds_no_control_characters(void **state)
+{
+	assert_chat_fails(
+		"{{ raise_exception('a\x1b]0;x\x07\xc2\x9b') }}", MIMEO_E_INVALID, "a?]0;x???");
+}
+
 /* ---- time, threads, locale ---- */
 
 static void test_strftime_now_gives_the_local_time(void **state)
@@ -355,6 +361,7 @@ int main(void)
 		cmocka_unit_test(test_what_is_not_supported_is_named_with_its_line),
 		cmocka_unit_test(test_an_error_of_the_template_is_named_with_its_line),
 		cmocka_unit_test(test_a_message_is_cut_between_characters),
+		cmocka_unit_test(test_a_message_holds_no_control_characters),
 		cmocka_unit_test(test_strftime_now_gives_the_local_time),
 		cmocka_unit_test(test_threads_can_share_a_template),
 	};

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sdk/text/utf8.h"
 #include "tests/text/fixture.h"
 
 #define MODEL                                                                                      \
@@ -256,10 +257,27 @@ static void test_strings_are_not_cut_at_nul(void **state)
 	check(refusals, ARRAY_SIZE(refusals));
 }
 
+static void test_messages_hold_no_half_characters(void **state)
+{
+	char message[80];
+	struct mimeo_text *text = NULL;
+
+	for (size_t size = 1; size <= sizeof(message); size++) {
+		fixture_open_json(&text,
+			"{\"model\":{\"type\":\"\xc3\xa9\xe4\xb8\xad\xf0\x9f\x99\x82\"}}", message,
+			size);
+		assert_int_equal(utf8_valid(message, strlen(message)), strlen(message));
+	}
+}
+
 static void test_messages_hold_no_control_characters(void **state)
 {
 	char message[256] = "";
 	struct mimeo_text *text = NULL;
+
+	fixture_open_json(
+		&text, "{\"model\":{\"type\":\"a\\u009b31m\"}}", message, sizeof(message));
+	assert_non_null(strstr(message, "a??31m"));
 
 	fixture_open_json(
 		&text, "{\"model\":{\"type\":\"a\\u001b[31m\\n\"}}", message, sizeof(message));
@@ -279,6 +297,7 @@ int main(void)
 		cmocka_unit_test(test_message_may_be_absent_or_short),
 		cmocka_unit_test(test_no_memory_for_json_is_told),
 		cmocka_unit_test(test_strings_are_not_cut_at_nul),
+		cmocka_unit_test(test_messages_hold_no_half_characters),
 		cmocka_unit_test(test_messages_hold_no_control_characters),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
