@@ -3,6 +3,7 @@
 /* mimeo-tokenize: libmimeo-text from the command line, through the public header only. */
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,12 +117,13 @@ static int main_encode_one(const struct mimeo_text *text, const struct tokenize_
 
 	int rc = mimeo_text_encode(text, bytes, length, flags, &ids, &n);
 	if (rc < 0) {
-		tokenize_complain(
-			"%s", rc == MIMEO_E_TOO_LONG
-				      ? "the text has too many bytes, or takes too many steps"
-			      : rc == MIMEO_E_INVALID ? "the text has a character without a token, "
-							"and the vocabulary lacks an unknown token"
-						      : "out of memory");
+		tokenize_complain("%s",
+			rc == MIMEO_E_TOO_LONG
+				? "the text has more than 64 MiB, or a normalizer or a regular "
+				  "expression of the tokenizer exceeds its limit"
+			: rc == MIMEO_E_INVALID ? "the text has a character without a token, "
+						  "and the vocabulary lacks an unknown token"
+						: "out of memory");
 		return TOKENIZE_FAILED;
 	}
 	main_print_ids(ids, n, options);
@@ -175,7 +177,12 @@ static int main_chat(const struct mimeo_text *text, const struct tokenize_option
 
 /* ---- decoding ---- */
 
-/* The ids of a part of the input, separated by anything but digits. */
+static bool main_is_separator(char c)
+{
+	return c == ' ' || c == ',' || c == '\n' || c == '\r' || c == '\t';
+}
+
+/* The ids of a part of the input: digits, between separators. */
 static int main_take_ids(char **at, const char *end, bool to_line_end, int32_t *ids, size_t *ret_n)
 {
 	size_t n = 0;
@@ -183,13 +190,14 @@ static int main_take_ids(char **at, const char *end, bool to_line_end, int32_t *
 	while (*at < end && !(to_line_end && **at == '\n')) {
 		char *stop;
 
-		if (**at == ' ' || **at == ',' || **at == '\n' || **at == '\r' || **at == '\t') {
+		if (main_is_separator(**at)) {
 			(*at)++;
 			continue;
 		}
 		errno = 0;
 		long id = strtol(*at, &stop, 10);
-		if (stop == *at || errno != 0 || id < 0 || id > INT32_MAX) {
+		if (**at < '0' || **at > '9' || errno != 0 || id > INT32_MAX ||
+			(stop < end && !main_is_separator(*stop))) {
 			tokenize_complain("'%.20s': not a token id", *at);
 			return TOKENIZE_FAILED;
 		}
@@ -234,11 +242,11 @@ static int main_decode(const struct mimeo_text *text, const struct tokenize_opti
 		tokenize_complain("out of memory");
 		return TOKENIZE_FAILED;
 	}
-	do {
+	for (; rc == TOKENIZE_OK && at < end; at++) {
 		rc = main_take_ids(&at, end, options->null, ids, &n);
 		if (rc == TOKENIZE_OK)
 			rc = main_decode_one(text, options, ids, n);
-	} while (rc == TOKENIZE_OK && ++at < end);
+	}
 	free(ids);
 	return rc;
 }

@@ -90,6 +90,7 @@ static void test_several_texts(void **state)
 	outcome = run_with("--null --decode", "1\n\n2 4 1\n", 9);
 	assert_int_equal(outcome.length, 7);
 	assert_memory_equal(outcome.out, "a\0\0b a\0", 7);
+	assert_int_equal(run_with("--null --decode", "", 0).length, 0);
 }
 
 static void test_wrong_options_exit_with_2(void **state)
@@ -105,6 +106,18 @@ static void test_wrong_options_exit_with_2(void **state)
 			fail_msg("%s: status %d", arguments[i], outcome.status);
 		assert_int_equal(strncmp(outcome.err, "mimeo-tokenize: ", 16), 0);
 		assert_string_equal(outcome.out, "");
+	}
+}
+
+static void test_what_is_no_id_is_refused(void **state)
+{
+	static const char *const wrong[] = {"1+2", "+1", "-0", "1-2", "1x", "1.2", "2147483648"};
+
+	for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+		struct outcome outcome = run_with("--decode", wrong[i], strlen(wrong[i]));
+
+		if (outcome.status != 1 || !strstr(outcome.err, wrong[i]))
+			fail_msg("%s: status %d, %s", wrong[i], outcome.status, outcome.err);
 	}
 }
 
@@ -175,6 +188,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_decoding),
 		cmocka_unit_test(test_several_texts),
 		cmocka_unit_test(test_wrong_options_exit_with_2),
+		cmocka_unit_test(test_what_is_no_id_is_refused),
 		cmocka_unit_test(test_failures_exit_with_1),
 		cmocka_unit_test(test_help_and_version),
 	};
