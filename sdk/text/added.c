@@ -99,7 +99,7 @@ static void added_read(struct added *added, const struct spec *spec, const struc
 	token->lstrip = spec_bool(spec, "lstrip", false);
 	token->rstrip = spec_bool(spec, "rstrip", false);
 	token->normalized = spec_bool(spec, "normalized", true);
-	/* Once special, a content stays so. */
+	/* A file may list a token twice: it is special if one of them is. */
 	token->special |= spec_bool(spec, "special", false);
 	if (token->normalized)
 		added_normalize(token, spec, normalizer, content, length);

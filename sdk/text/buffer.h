@@ -53,6 +53,12 @@ static inline void bytes_add(struct bytes *bytes, const char *data, size_t n)
 	bytes->length += n;
 }
 
+/* Add a terminated string. */
+static inline void bytes_put(struct bytes *bytes, const char *text)
+{
+	bytes_add(bytes, text, strlen(text));
+}
+
 static inline void bytes_fill(struct bytes *bytes, char value, size_t n)
 {
 	if (n == 0 || bytes_reserve(bytes, n) < 0)

@@ -14,10 +14,6 @@ static int chat_render(const struct mimeo_text *text, const char *json, size_t l
 		chat_message(message, size, "the request exceeds %u bytes", MIMEO_TEXT_MAX);
 		return MIMEO_E_TOO_LONG;
 	}
-	if (!text->chat) {
-		chat_message(message, size, "the model has no chat template");
-		return MIMEO_E_UNSUPPORTED;
-	}
 	return chat_set_render(
 		text->chat, json, length, ret_utf8, ret_foreign, ret_length, message, size);
 }

@@ -3,11 +3,11 @@
 #define MIMEO_SDK_TEXT_CHAT_CONTEXT_H
 
 /*
- * The resources of one parse or one render of a chat template: memory, steps and depth, and the
- *error that ends it.
+ * The resources of one parse or one render of a chat template: memory, steps and depth, and
+ * the error that ends it.
  *
- * All memory comes from the context and is released with it. So an error needs no clean-up on its
- *way: it unwinds by longjmp to the function that owns the context, from any depth:
+ * All memory comes from the context and is released with it. So an error needs no clean-up on
+ * its way: it unwinds by longjmp to the function that owns the context, from any depth:
  *
  *	chat_context_init(&context, message, size);
  *	if (!setjmp(context.unwind))

@@ -130,9 +130,7 @@ static struct chat_value filter_map(const struct chat_call *call)
 
 enum { REJECT = 1, BY_ATTRIBUTE = 2 };
 
-/*
- * select(test, arguments ...), and with an attribute in front selectattr; without a test by truth.
- * /
+/* select(test, arguments ...), and with an attribute in front selectattr; without a test by truth.
  */
 static struct chat_value filter_select(const struct chat_call *call)
 {

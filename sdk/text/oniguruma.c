@@ -44,11 +44,6 @@ static bool oniguruma_take(struct oniguruma *o, const char *text)
 	return true;
 }
 
-static void oniguruma_put(struct oniguruma *o, const char *text)
-{
-	bytes_add(o->out, text, strlen(text));
-}
-
 static void oniguruma_begin_atom(struct oniguruma *o)
 {
 	o->atom = o->out->length;
@@ -96,23 +91,23 @@ static void oniguruma_character(struct oniguruma *o, uint32_t character)
 /* A look at the word character, or another, before or behind. */
 static void oniguruma_look(struct oniguruma *o, const char *look)
 {
-	oniguruma_put(o, look);
-	oniguruma_put(o, "[");
-	oniguruma_put(o, oniguruma_word);
-	oniguruma_put(o, oniguruma_word_alone);
-	oniguruma_put(o, "])");
+	bytes_put(o->out, look);
+	bytes_put(o->out, "[");
+	bytes_put(o->out, oniguruma_word);
+	bytes_put(o->out, oniguruma_word_alone);
+	bytes_put(o->out, "])");
 }
 
 /* \b: a word character on one side only; \B: on both or none. */
 static void oniguruma_boundary(struct oniguruma *o, bool negated)
 {
-	oniguruma_put(o, "(?:");
+	bytes_put(o->out, "(?:");
 	oniguruma_look(o, "(?<=");
 	oniguruma_look(o, negated ? "(?=" : "(?!");
-	oniguruma_put(o, "|");
+	bytes_put(o->out, "|");
 	oniguruma_look(o, "(?<!");
 	oniguruma_look(o, negated ? "(?!" : "(?=");
-	oniguruma_put(o, ")");
+	bytes_put(o->out, ")");
 }
 
 static bool oniguruma_is_word(const struct bytes *items)
@@ -138,44 +133,44 @@ static void oniguruma_escape(struct oniguruma *o)
 	oniguruma_begin_atom(o);
 	struct bytes items = {0};
 	if (oniguruma_read_shorthand(&o->source, &items, &negated)) {
-		oniguruma_put(o, negated ? "[^" : "[");
+		bytes_put(o->out, negated ? "[^" : "[");
 		bytes_add(o->out, items.data, items.length);
 		if (oniguruma_is_word(&items))
-			oniguruma_put(o, oniguruma_word_alone);
-		oniguruma_put(o, "]");
+			bytes_put(o->out, oniguruma_word_alone);
+		bytes_put(o->out, "]");
 		bytes_deinit(&items);
 		return;
 	}
 	bytes_deinit(&items);
 	switch (*o->source.at++) {
 	case 'R':
-		oniguruma_put(o, "\\R");
+		bytes_put(o->out, "\\R");
 		o->is_several = true;
 		return;
 	case 'X':
-		oniguruma_put(o, "\\X");
+		bytes_put(o->out, "\\X");
 		o->is_several = true;
 		return;
 	case 'N':
-		oniguruma_put(o, "\\N");
+		bytes_put(o->out, "\\N");
 		return;
 	case 'O':
-		oniguruma_put(o, "(?s:.)");
+		bytes_put(o->out, "(?s:.)");
 		return;
 	case 'K':
-		oniguruma_put(o, "\\K");
+		bytes_put(o->out, "\\K");
 		break;
 	case 'A':
-		oniguruma_put(o, "\\A");
+		bytes_put(o->out, "\\A");
 		break;
 	case 'Z':
-		oniguruma_put(o, "\\Z");
+		bytes_put(o->out, "\\Z");
 		break;
 	case 'z':
-		oniguruma_put(o, "\\z");
+		bytes_put(o->out, "\\z");
 		break;
 	case 'G':
-		oniguruma_put(o, "\\G");
+		bytes_put(o->out, "\\G");
 		break;
 	case 'b':
 		oniguruma_boundary(o, false);
@@ -200,7 +195,7 @@ static bool oniguruma_enter(struct oniguruma *o, const char *opening)
 	o->depth++;
 	o->groups[o->depth] =
 		(struct oniguruma_group){.start = o->out->length, .caseless = caseless};
-	oniguruma_put(o, opening);
+	bytes_put(o->out, opening);
 	o->has_atom = false;
 	o->previous = 0;
 	return true;
@@ -211,7 +206,7 @@ static void oniguruma_close_nested(struct oniguruma *o)
 	struct oniguruma_group *group = &o->groups[o->depth];
 
 	for (; group->nested > 0; group->nested--)
-		oniguruma_put(o, ")");
+		bytes_put(o->out, ")");
 }
 
 static void oniguruma_leave(struct oniguruma *o)
@@ -221,7 +216,7 @@ static void oniguruma_leave(struct oniguruma *o)
 		return;
 	}
 	oniguruma_close_nested(o);
-	oniguruma_put(o, ")");
+	bytes_put(o->out, ")");
 	o->atom = o->groups[o->depth].start;
 	o->has_atom = true;
 	o->is_several = true;
@@ -267,7 +262,7 @@ static void oniguruma_options(struct oniguruma *o)
 		return;
 	}
 	o->groups[o->depth].caseless = caseless;
-	oniguruma_put(o, text);
+	bytes_put(o->out, text);
 	o->has_atom = false;
 }
 
@@ -316,13 +311,13 @@ static void oniguruma_wrap(struct oniguruma *o)
 	static const char opening[] = "(?:";
 	size_t length = o->out->length - o->atom;
 
-	oniguruma_put(o, opening);
+	bytes_put(o->out, opening);
 	if (o->out->rc < 0)
 		return;
 	char *atom = o->out->data + o->atom;
 	memmove(atom + sizeof(opening) - 1, atom, length);
 	memcpy(atom, opening, sizeof(opening) - 1);
-	oniguruma_put(o, ")");
+	bytes_put(o->out, ")");
 }
 
 static bool oniguruma_number(const char **at, const char *end, unsigned long *ret)
@@ -389,14 +384,14 @@ static bool oniguruma_quantifier(struct oniguruma *o, bool *is_quantified)
 		oniguruma_wrap(o);
 	*is_quantified = true;
 	o->previous = 0;
-	oniguruma_put(o, text);
+	bytes_put(o->out, text);
 	/* Only an interval with two bounds can be reluctant, and none is possessive. */
 	if (oniguruma_more(o) && *o->source.at == '?' && !fixed) {
 		o->source.at++;
-		oniguruma_put(o, "?");
+		bytes_put(o->out, "?");
 	} else if (oniguruma_more(o) && *o->source.at == '+' && !has_interval) {
 		o->source.at++;
-		oniguruma_put(o, "+");
+		bytes_put(o->out, "+");
 	}
 	return true;
 }
@@ -429,7 +424,7 @@ static void oniguruma_next(struct oniguruma *o)
 	case '.':
 		o->source.at++;
 		oniguruma_begin_atom(o);
-		oniguruma_put(o, ".");
+		bytes_put(o->out, ".");
 		return;
 	case '|':
 		o->has_alternatives |= o->depth == 0;

@@ -13,11 +13,6 @@
 /* PCRE2 looks for the other case of each: a few times all of Unicode. */
 #define CLASS_CASELESS_MAX (1u << 22)
 
-static void class_put(struct bytes *out, const char *text)
-{
-	bytes_add(out, text, strlen(text));
-}
-
 /* A failure is handed on, too. */
 static void class_append(struct bytes *out, const struct bytes *more)
 {
@@ -31,7 +26,7 @@ void oniguruma_put_character(struct bytes *out, uint32_t character)
 	char text[16];
 
 	snprintf(text, sizeof(text), "\\x{%x}", character);
-	class_put(out, text);
+	bytes_put(out, text);
 }
 
 /* ---- escapes ---- */
@@ -111,7 +106,7 @@ bool oniguruma_read_shorthand(
 	*ret_negated = kind != lower;
 	if (lower == 's' || lower == 'd' || lower == 'w' || lower == 'h') {
 		source->at++;
-		class_put(items, lower == 's'   ? oniguruma_space
+		bytes_put(items, lower == 's'   ? oniguruma_space
 				 : lower == 'd' ? "\\p{Nd}"
 				 : lower == 'w' ? oniguruma_word
 						: oniguruma_hex);
@@ -163,19 +158,19 @@ static void class_set_print(const struct class_set *set, struct bytes *out)
 	bool both = set->items.length > 0 && set->expressions.length > 0;
 
 	if (set->expressions.length > 0)
-		class_put(out, "(?:");
+		bytes_put(out, "(?:");
 	if (set->items.length > 0) {
-		class_put(out, set->negated ? "[^" : "[");
+		bytes_put(out, set->negated ? "[^" : "[");
 		class_append(out, &set->items);
-		class_put(out, "]");
+		bytes_put(out, "]");
 	} else if (set->expressions.length == 0) {
-		class_put(out, set->negated ? "(?s:.)" : "(?!)");
+		bytes_put(out, set->negated ? "(?s:.)" : "(?!)");
 	}
 	if (both)
-		class_put(out, "|");
+		bytes_put(out, "|");
 	if (set->expressions.length > 0) {
 		class_append(out, &set->expressions);
-		class_put(out, ")");
+		bytes_put(out, ")");
 	}
 }
 
@@ -197,9 +192,9 @@ static void class_set_negate(struct class_set *set)
 		set->negated = !set->negated;
 		return;
 	}
-	class_put(&text, "(?!");
+	bytes_put(&text, "(?!");
 	class_set_print(set, &text);
-	class_put(&text, ")(?s:.)");
+	bytes_put(&text, ")(?s:.)");
 	class_set_deinit(set);
 	*set = (struct class_set){.expressions = text, .has_other = true};
 }
@@ -219,7 +214,7 @@ static void class_set_unite(struct class_set *set, struct class_set *other)
 		class_set_fold(other);
 	class_append(&set->items, &other->items);
 	if (set->expressions.length > 0 && other->expressions.length > 0)
-		class_put(&set->expressions, "|");
+		bytes_put(&set->expressions, "|");
 	class_append(&set->expressions, &other->expressions);
 	set->has_other |= other->has_other;
 	set->categories |= other->categories;
@@ -244,9 +239,9 @@ static void class_set_intersect(struct class_set *set, struct class_set *other)
 		class_append(&result.items, &negative->items);
 		result.negated = true;
 	} else {
-		class_put(&result.expressions, "(?=");
+		bytes_put(&result.expressions, "(?=");
 		class_set_print(set, &result.expressions);
-		class_put(&result.expressions, ")");
+		bytes_put(&result.expressions, ")");
 		class_set_print(other, &result.expressions);
 	}
 	class_set_deinit(set);
@@ -298,7 +293,7 @@ static bool class_posix(struct oniguruma_source *source, struct class_set *set)
 		oniguruma_put_property(source, names[i], n, &items);
 		/* [:punct:] has the symbols, which \p{Punct} lacks. */
 		if (strcmp(names[i], "punct") == 0)
-			class_put(&items, "\\p{S}");
+			bytes_put(&items, "\\p{S}");
 		class_add_shorthand(set, &items, negated);
 		return true;
 	}
@@ -373,7 +368,7 @@ static void class_add_range(
 	}
 	oniguruma_put_character(&added.items, first);
 	if (last != first) {
-		class_put(&added.items, "-");
+		bytes_put(&added.items, "-");
 		oniguruma_put_character(&added.items, last);
 	}
 	class_set_unite(set, &added);

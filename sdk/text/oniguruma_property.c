@@ -141,11 +141,6 @@ static const struct property_name property_names[] = {
 	{"graphemeextend", "\\p{Grapheme_Extend}"},
 };
 
-static void property_put(struct bytes *out, const char *text)
-{
-	bytes_add(out, text, strlen(text));
-}
-
 void oniguruma_put_property(
 	struct oniguruma_source *source, const char *at, size_t n, struct bytes *items)
 {
@@ -164,7 +159,7 @@ void oniguruma_put_property(
 	name[length] = '\0';
 	for (size_t i = 0; i < sizeof(property_names) / sizeof(property_names[0]); i++) {
 		if (strcmp(property_names[i].name, name) == 0) {
-			property_put(items, property_names[i].items);
+			bytes_put(items, property_names[i].items);
 			return;
 		}
 	}
@@ -176,7 +171,7 @@ void oniguruma_put_property(
 		snprintf(text, sizeof(text), "\\p{%s}", name);
 	else
 		snprintf(text, sizeof(text), "\\p{sc:%s}", name);
-	property_put(items, text);
+	bytes_put(items, text);
 }
 
 uint32_t oniguruma_categories(const char *text, size_t length)
@@ -198,8 +193,8 @@ void oniguruma_put_categories(struct bytes *items, uint32_t categories)
 	for (size_t i = 0; i < ONIGURUMA_CATEGORIES; i++) {
 		if (!(categories & 1u << i))
 			continue;
-		property_put(items, "\\p{");
-		property_put(items, property_categories[i]);
-		property_put(items, "}");
+		bytes_put(items, "\\p{");
+		bytes_put(items, property_categories[i]);
+		bytes_put(items, "}");
 	}
 }

@@ -95,8 +95,7 @@ void mimeo_text_close(struct mimeo_text *text)
 {
 	if (!text)
 		return;
-	if (text->chat)
-		chat_set_free(text->chat);
+	chat_set_free(text->chat);
 	tokenizer_free(text->tokenizer);
 	free(text);
 }

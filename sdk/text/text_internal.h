@@ -9,7 +9,7 @@
 
 struct mimeo_text {
 	struct tokenizer *tokenizer;
-	struct chat_set *chat; /* NULL: the model has neither a chat template nor special tokens */
+	struct chat_set *chat; /* may have no template */
 };
 
 #endif

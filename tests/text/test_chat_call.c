@@ -97,6 +97,7 @@ static void test_a_text_without_a_chat_template_and_a_long_request_are_refused(v
 	char message[64], *utf8;
 	size_t length;
 
+	assert_int_equal(chat_set_new(&text.chat, NULL, 0, NULL, 0, message, sizeof(message)), 0);
 	assert_int_equal(mimeo_text_chat_render(&text, request, strlen(request), &utf8, &length,
 				 message, sizeof(message)),
 		MIMEO_E_UNSUPPORTED);
@@ -104,6 +105,7 @@ static void test_a_text_without_a_chat_template_and_a_long_request_are_refused(v
 	assert_int_equal(mimeo_text_chat_render(&text, request, MIMEO_TEXT_MAX + 1, &utf8, &length,
 				 message, sizeof(message)),
 		MIMEO_E_TOO_LONG);
+	chat_set_free(text.chat);
 }
 
 int main(void)

@@ -21,8 +21,8 @@
  *	free(ids);
  *	mimeo_text_close(text);
  *
- * The library is independent of libmimeo and of the daemon; it shares the statuses of <mimeo/types.h>, but exports none of
- * their functions: mimeo_strerror() is libmimeo's. Files are untrusted: what the library does not understand is refused
+ * The library is independent of libmimeo and of the daemon. It returns the statuses of <mimeo/types.h>, but has no
+ * mimeo_strerror(), which is libmimeo's. Files are untrusted: what the library does not understand is refused
  * by name when the text is opened, and time, depth and memory are bounded.
  *
  * Text is UTF-8. Bytes that are not valid UTF-8 are replaced by U+FFFD before they are encoded, as by Python's
