@@ -16,6 +16,8 @@
 /* Steps at one start that are not counted: ordinary words need a few. */
 #define PATTERN_FIRST_STEPS 1000u
 #define PATTERN_STEPS_FACTOR 8u
+#define PATTERN_PART_FIRST ((size_t)32768) /* bytes */
+#define PATTERN_STEP_BYTES 8u              /* looked at without backtracking */
 #define PATTERN_HEAP_KIB 262144u
 #define PATTERN_STACK_FIRST 65536u
 #define PATTERN_STACK_MAX ((size_t)64 << 20)
@@ -68,7 +70,8 @@ static pcre2_code *pattern_make_code(struct pattern *pattern, const struct spec 
 		spec_no_memory(spec);
 	bytes_deinit(&text);
 	/* Where machine code may not be made, PCRE2 interprets. */
-	pattern->is_interpreted |= code && pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) < 0;
+	pattern->is_interpreted |=
+		code && pcre2_jit_compile(code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) < 0;
 	return code;
 }
 
@@ -207,8 +210,9 @@ static bool matcher_grow_stack(struct matcher *matcher)
 	return true;
 }
 
-/* As pcre2_match: a positive number, PCRE2_ERROR_NOMATCH or another error. */
-static int pattern_match(struct pattern_search *search, const pcre2_code *code, size_t from)
+/* As pcre2_match, in text[length]: a positive number, PCRE2_ERROR_NOMATCH or another error. */
+static int pattern_match_within(struct pattern_search *search, const pcre2_code *code, size_t from,
+	size_t length, uint32_t options)
 {
 	struct matcher *matcher = search->matcher;
 	PCRE2_SPTR text = (PCRE2_SPTR)search->text;
@@ -216,14 +220,49 @@ static int pattern_match(struct pattern_search *search, const pcre2_code *code, 
 
 	if (!search->pattern->is_interpreted) {
 		do {
-			rc = pcre2_jit_match(code, text, search->length, from, 0, matcher->data,
-				matcher->context);
+			rc = pcre2_jit_match(
+				code, text, length, from, options, matcher->data, matcher->context);
 		} while (rc == PCRE2_ERROR_JIT_STACKLIMIT && matcher_grow_stack(matcher));
 	}
 	if (rc != PCRE2_ERROR_JIT_STACKLIMIT)
 		return rc;
-	return pcre2_match(code, text, search->length, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
+	return pcre2_match(code, text, length, from, options | PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
 		matcher->data, matcher->context);
+}
+
+/* False: fewer steps are left, and now none. */
+static bool matcher_charge(struct matcher *matcher, uint64_t steps)
+{
+	bool has_steps = matcher->steps >= steps;
+
+	matcher->steps = has_steps ? matcher->steps - steps : 0;
+	return has_steps;
+}
+
+/*
+ * PCRE2 does not count how far it looks without backtracking. So it gets a part of the text first,
+ * and a larger one, which is charged, if it reaches the part's end: an expression that looks ahead
+ * to the end of a long text at each place runs out of steps, and does not take quadratic time.
+ */
+static int pattern_match(struct pattern_search *search, const pcre2_code *code, size_t from)
+{
+	bool goes_on = code == search->pattern->code; /* looks for a start at later places, too */
+	size_t rest = search->length - from;
+
+	for (size_t n = PATTERN_PART_FIRST; n < rest; n *= PATTERN_STEPS_FACTOR) {
+		size_t end = from + n, next = n * PATTERN_STEPS_FACTOR;
+
+		while (utf8_is_continuation(search->text[end]))
+			end--;
+		int rc = pattern_match_within(search, code, from, end, PCRE2_PARTIAL_HARD);
+		if (rc != PCRE2_ERROR_PARTIAL && (rc != PCRE2_ERROR_NOMATCH || !goes_on))
+			return rc;
+		next = next < rest ? next : rest;
+		if (rc == PCRE2_ERROR_PARTIAL &&
+			!matcher_charge(search->matcher, next / PATTERN_STEP_BYTES))
+			return PCRE2_ERROR_MATCHLIMIT;
+	}
+	return pattern_match_within(search, code, from, search->length, 0);
 }
 
 /* A match that begins at `from`, with as many steps as are left. */
@@ -237,7 +276,7 @@ static int pattern_match_here(struct pattern_search *search, size_t from)
 		pcre2_set_match_limit(matcher->context, limit);
 		rc = pattern_match(search, search->pattern->anchored, from);
 		if (limit > PATTERN_FIRST_STEPS)
-			matcher->steps -= limit;
+			matcher_charge(matcher, limit);
 		if (rc != PCRE2_ERROR_MATCHLIMIT || matcher->steps <= PATTERN_FIRST_STEPS)
 			break;
 		uint64_t next = (uint64_t)limit * PATTERN_STEPS_FACTOR;

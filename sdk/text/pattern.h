@@ -7,7 +7,8 @@
  * pattern does not change after pattern_init; each call that matches has a matcher of its own.
  *
  * A regular expression is the work of whoever made the file, so its steps are counted: a matcher
- * has PATTERN_STEPS and PATTERN_STEPS_PER_BYTE for each byte of text, about 10 ns each.
+ * has PATTERN_STEPS and PATTERN_STEPS_PER_BYTE for each byte of text, about 10 ns each. Steps are
+ * those of PCRE2's match limit, and 8 bytes each of what a match looks at beyond 32 KiB.
  */
 
 #include <stdbool.h>

@@ -194,6 +194,16 @@ static void test_expressions_with_too_many_steps_are_given_up(void **state)
 		count_in_run("\\d{1,3}(?=(?:\\d{3})*\\b)", '1', 2000000, "", &n), MIMEO_E_TOO_LONG);
 }
 
+/* Without backtracking: this test would take ten minutes. */
+static void test_expressions_that_look_too_far_ahead_are_given_up(void **state)
+{
+	size_t n;
+
+	assert_int_equal(count_in_run(".(?=\\p{L}*+$)", 'a', 1000000, "", &n), MIMEO_E_TOO_LONG);
+	assert_int_equal(count_in_run(".(?=\\p{L}*+$)", 'a', 20000, "", &n), 0);
+	assert_int_equal(n, 20000);
+}
+
 /* These have steps in proportion to the text: they are counted, and would not be enough for
  * quadratic time. */
 static void test_long_runs_take_linear_steps(void **state)
@@ -222,6 +232,7 @@ int main(void)
 		cmocka_unit_test(test_what_has_no_counterpart_is_refused),
 		cmocka_unit_test(test_ranges_that_ignore_case_are_bounded),
 		cmocka_unit_test(test_expressions_with_too_many_steps_are_given_up),
+		cmocka_unit_test(test_expressions_that_look_too_far_ahead_are_given_up),
 		cmocka_unit_test(test_long_runs_take_linear_steps),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
