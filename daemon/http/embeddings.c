@@ -29,13 +29,15 @@ struct embedding_lane {
 	struct upstream_call call; /* first */
 	struct embedding *embedding;
 	bool live; /* a step is at mimeod */
-	uint32_t input, sequence;
+	uint32_t input;
+	struct upstream_sequence *sequence; /* of the input; NULL: the lane has none */
 	size_t done, part; /* tokens of the input: computed, and in the step */
 	double *sum;       /* [hidden_size] of the hidden states so far */
 };
 
 struct embedding {
-	struct exchange *exchange; /* NULL: replied, or gone */
+	struct upstream_waiter waiter; /* first: a lane has work */
+	struct exchange *exchange;     /* NULL: replied, or gone */
 	struct http *http;
 	const struct upstream_model *model;
 	char name[MIMEO_NAME_MAX];
@@ -47,12 +49,22 @@ struct embedding {
 	double *sums;    /* of all lanes */
 	json_t *data;    /* the reply's list: null where an input is not done */
 	uint64_t n_tokens; /* of all inputs */
+	const char *why;   /* the session's, of the last refusal */
 	struct embedding_lane lanes[LANES];
 };
 
+static void embeddings_close(struct embedding_lane *lane)
+{
+	if (lane->sequence)
+		upstream_close_sequence(lane->embedding->http->upstream, lane->sequence);
+	lane->sequence = NULL;
+}
+
 static void embeddings_free(struct embedding *embedding)
 {
-	assert(embedding->n_live == 0 && !embedding->exchange);
+	assert(embedding->n_live == 0 && !embedding->exchange && !embedding->waiter.waits);
+	for (uint32_t i = 0; i < LANES; i++)
+		embeddings_close(&embedding->lanes[i]);
 	for (uint32_t i = 0; i < embedding->n_inputs; i++)
 		token_ids_deinit(&embedding->inputs[i]);
 	free(embedding->inputs);
@@ -63,43 +75,50 @@ static void embeddings_free(struct embedding *embedding)
 
 DEFINE_CLEANUP(embeddings, struct embedding, embeddings_free)
 
+/* Released by the final event of its last lane, or by the caller if none is live. */
 static void embeddings_cancel(struct embedding *embedding)
 {
+	embedding->exchange = NULL;
+	upstream_forget(embedding->http->upstream, &embedding->waiter);
 	for (uint32_t i = 0; i < LANES; i++) {
 		if (embedding->lanes[i].live)
 			upstream_cancel(embedding->http->upstream, &embedding->lanes[i].call);
 	}
 }
 
-/* Released by the final event of its last lane. */
 static void embeddings_on_gone(void *userdata)
 {
 	struct embedding *embedding = userdata;
 
-	embedding->exchange = NULL;
 	embeddings_cancel(embedding);
+	if (embedding->n_live == 0)
+		embeddings_free(embedding);
+}
+
+static void embeddings_fail(struct embedding *embedding, int status, const char *text)
+{
+	struct exchange *exchange = embedding->exchange;
+	struct api_error error;
+
+	embeddings_cancel(embedding);
+	api_error_set_status(&error, status, text);
+	exchange_reply_error(exchange, &error);
 }
 
 /* ---- steps ---- */
 
-static void embeddings_on_event(struct upstream_call *call, const struct mimeo_event *event);
-
 /* Submit the next part of the lane's input. 0 or a status. */
-static int embeddings_step(struct embedding_lane *lane)
+static int embeddings_step(struct embedding_lane *lane, struct mimeo_request *request)
 {
 	struct embedding *embedding = lane->embedding;
 	const struct mimeo_model_info *info = embedding->model->info;
 	const struct token_ids *input = &embedding->inputs[lane->input];
-	struct mimeo *m = upstream_session(embedding->http->upstream);
-	struct mimeo_request *request = m ? mimeo_request_get(m) : NULL;
 	struct mimeo_step step = MIMEO_STEP_INIT;
 	size_t left = input->n - lane->done;
 
-	if (!request)
-		return m ? MIMEO_E_FULL : MIMEO_E_GONE;
 	lane->part = left < info->max_batch_tokens ? left : info->max_batch_tokens;
 	const struct mimeo_step_row row = {
-		.sequence = lane->sequence,
+		.sequence = lane->sequence->id,
 		.n_tokens = (uint32_t)lane->part,
 		.tokens = input->ids + lane->done,
 	};
@@ -110,8 +129,8 @@ static int embeddings_step(struct embedding_lane *lane)
 	step.deadline_ms = embedding->http->options->request_s * 1000;
 	int rc = mimeo_request_prep_step(request, &step);
 	if (rc < 0) {
-		mimeo_request_put(request);
-		return rc;
+		embedding->why = mimeo_request_message(request);
+		return rc == MIMEO_E_FULL && upstream_is_idle(embedding->http->upstream) ? MIMEO_E_TOO_LONG : rc;
 	}
 	upstream_add(embedding->http->upstream, request, &lane->call);
 	lane->live = true;
@@ -119,46 +138,59 @@ static int embeddings_step(struct embedding_lane *lane)
 	return 0;
 }
 
-static void embeddings_close(struct embedding_lane *lane)
+/* Take the next input. 0 or a status. */
+static int embeddings_begin_input(struct embedding_lane *lane)
 {
-	struct mimeo *m = upstream_session(lane->embedding->http->upstream);
+	struct embedding *embedding = lane->embedding;
 
-	if (m && lane->sequence != 0)
-		(void)mimeo_sequence_close(m, lane->sequence);
-	lane->sequence = 0;
+	int rc = upstream_open_sequence(embedding->http->upstream, embedding->model->index, &lane->sequence);
+	if (rc < 0)
+		return rc;
+	lane->input = embedding->next++;
+	lane->done = 0;
+	memset(lane->sum, 0, embedding->model->info->hidden_size * sizeof(*lane->sum));
+	return 0;
 }
 
-/* Take the next input. 0, also if none is left, or a status. */
-static int embeddings_begin_input(struct embedding_lane *lane)
+/* Go on with the lane's input, or with another one. 0, also if there is nothing to do, or a status. */
+static int embeddings_go_on(struct embedding_lane *lane)
 {
 	struct embedding *embedding = lane->embedding;
 	struct mimeo *m = upstream_session(embedding->http->upstream);
 
-	assert(!lane->live && lane->sequence == 0);
-	if (embedding->next == embedding->n_inputs)
+	if (lane->live || (!lane->sequence && embedding->next == embedding->n_inputs))
 		return 0;
-	if (!m)
-		return MIMEO_E_GONE;
-	lane->done = 0;
-	memset(lane->sum, 0, embedding->model->info->hidden_size * sizeof(*lane->sum));
-	int rc = mimeo_sequence_open(m, embedding->model->index, &lane->sequence);
+	/* Before the sequence, which is of no use without it. */
+	struct mimeo_request *request = m ? mimeo_request_get(m) : NULL;
+	if (!request)
+		return m ? MIMEO_E_FULL : MIMEO_E_GONE;
+	int rc = lane->sequence ? 0 : embeddings_begin_input(lane);
+	if (rc == 0)
+		rc = embeddings_step(lane, request);
 	if (rc < 0)
-		return rc;
-	lane->input = embedding->next;
-	rc = embeddings_step(lane);
-	if (rc < 0)
-		embeddings_close(lane);
-	else
-		embedding->next++;
+		mimeo_request_put(request);
 	return rc;
 }
 
-/* The same for any lane. Where there is no space for it, other lanes go on without it. */
-static int embeddings_go_on(struct embedding_lane *lane)
+static bool embeddings_is_full(int status)
 {
-	int rc = embeddings_begin_input(lane);
+	return status == MIMEO_E_FULL || status == MIMEO_E_QUOTA;
+}
 
-	return (rc == MIMEO_E_FULL || rc == MIMEO_E_QUOTA) && lane->embedding->n_live > 0 ? 0 : rc;
+/* In all lanes. 0 or a status; FULL, QUOTA: in those that there is space for. */
+static int embeddings_go_on_all(struct embedding *embedding)
+{
+	int status = 0;
+
+	embedding->why = "";
+	for (uint32_t i = 0; i < LANES; i++) {
+		int rc = embeddings_go_on(&embedding->lanes[i]);
+
+		if (rc < 0 && !embeddings_is_full(rc))
+			return rc;
+		status = rc < 0 ? rc : status;
+	}
+	return status;
 }
 
 /* ---- results ---- */
@@ -195,8 +227,8 @@ static int embeddings_finish_input(struct embedding_lane *lane)
 		"index", (json_int_t)lane->input, "embedding", numbers)) < 0 ? MIMEO_E_NO_MEMORY : 0;
 }
 
-/* A part is computed: go on with the next one, or another input. 0 or a status. */
-static int embeddings_advance(struct embedding_lane *lane, const float *mean)
+/* A part is computed. 0 or a status. */
+static int embeddings_add_part(struct embedding_lane *lane, const float *mean)
 {
 	struct embedding *embedding = lane->embedding;
 
@@ -206,10 +238,9 @@ static int embeddings_advance(struct embedding_lane *lane, const float *mean)
 		lane->sum[i] += (double)mean[i] * (double)lane->part;
 	lane->done += lane->part;
 	if (lane->done < embedding->inputs[lane->input].n)
-		return embeddings_step(lane);
+		return 0;
 	embeddings_close(lane);
-	int rc = embeddings_finish_input(lane);
-	return rc < 0 ? rc : embeddings_go_on(lane);
+	return embeddings_finish_input(lane);
 }
 
 static void embeddings_reply(struct embedding *embedding)
@@ -218,19 +249,9 @@ static void embeddings_reply(struct embedding *embedding)
 	const json_int_t n = (json_int_t)embedding->n_tokens;
 
 	embedding->exchange = NULL;
+	upstream_forget(embedding->http->upstream, &embedding->waiter);
 	exchange_reply_json(exchange, 200, json_pack("{s:s, s:O, s:s, s:{s:I, s:I}}", "object", "list", "data",
 		embedding->data, "model", embedding->name, "usage", "prompt_tokens", n, "total_tokens", n));
-}
-
-static void embeddings_fail(struct embedding *embedding, int status, const char *text)
-{
-	struct exchange *exchange = embedding->exchange;
-	struct api_error error;
-
-	embedding->exchange = NULL;
-	embeddings_cancel(embedding);
-	api_error_set_status(&error, status, text);
-	exchange_reply_error(exchange, &error);
 }
 
 static void embeddings_take(struct embedding_lane *lane, const struct mimeo_event *event)
@@ -242,13 +263,16 @@ static void embeddings_take(struct embedding_lane *lane, const struct mimeo_even
 	if (rc < 0)
 		mimeo_event_message(event, message, sizeof(message));
 	else
-		rc = embeddings_advance(lane, event->hidden);
+		rc = embeddings_add_part(lane, event->hidden);
 	if (rc < 0)
 		embeddings_fail(embedding, rc, message);
 	else if (embedding->n_done == embedding->n_inputs)
 		embeddings_reply(embedding);
+	else
+		upstream_await_space(embedding->http->upstream, &embedding->waiter);
 }
 
+/* The step's entry and its memory are free only behind this. */
 static void embeddings_on_event(struct upstream_call *call, const struct mimeo_event *event)
 {
 	struct embedding_lane *lane = (struct embedding_lane *)call;
@@ -261,8 +285,22 @@ static void embeddings_on_event(struct upstream_call *call, const struct mimeo_e
 	embedding->n_live--;
 	if (embedding->exchange)
 		embeddings_take(lane, event);
-	if (!lane->live)
-		embeddings_close(lane);
+	if (!embedding->exchange && embedding->n_live == 0)
+		embeddings_free(embedding);
+}
+
+static void embeddings_on_space(struct upstream_waiter *waiter, int status)
+{
+	struct embedding *embedding = (struct embedding *)waiter;
+
+	int rc = status < 0 ? status : embeddings_go_on_all(embedding);
+	if (rc == 0)
+		return;
+	if (embeddings_is_full(rc)) {
+		upstream_await_space(embedding->http->upstream, waiter);
+		return;
+	}
+	embeddings_fail(embedding, rc, embedding->why);
 	if (embedding->n_live == 0)
 		embeddings_free(embedding);
 }
@@ -334,22 +372,22 @@ static bool embeddings_read(struct embedding *embedding, const json_t *object, s
 	return embeddings_read_inputs(embedding, object, error);
 }
 
-/* Begin all lanes that there is work and space for. 0 or a status, and none is live. */
+/* 0 or a status, and no lane is live. */
 static int embeddings_begin_lanes(struct embedding *embedding)
 {
-	int rc = 0;
-
-	for (uint32_t i = 0; i < LANES && rc == 0; i++) {
+	for (uint32_t i = 0; i < LANES; i++) {
 		struct embedding_lane *lane = &embedding->lanes[i];
 
 		lane->embedding = embedding;
 		lane->call.on_event = embeddings_on_event;
 		lane->sum = embedding->sums + (size_t)i * embedding->model->info->hidden_size;
-		rc = embeddings_go_on(lane);
-		if (rc < 0 && embedding->n_live > 0)
-			rc = 0; /* their events bring the reason, too */
 	}
-	return rc;
+	int rc = embeddings_go_on_all(embedding);
+	if (embedding->n_live == 0)
+		return rc;
+	if (rc < 0)
+		upstream_await_space(embedding->http->upstream, &embedding->waiter);
+	return 0;
 }
 
 static bool embeddings_begin(struct exchange *exchange, struct http *http, struct api_error *error)
@@ -361,11 +399,14 @@ static bool embeddings_begin(struct exchange *exchange, struct http *http, struc
 	if (!embedding)
 		return api_error_set_status(error, MIMEO_E_NO_MEMORY, "");
 	embedding->http = http;
+	embedding->waiter.on_space = embeddings_on_space;
+	embedding->why = "";
 	if (!embeddings_read(embedding, object, error))
 		return false;
 	int rc = embeddings_begin_lanes(embedding);
 	if (rc < 0)
-		return api_error_set_status(error, rc, rc == MIMEO_E_FULL ? "too many requests are in flight" : "");
+		return api_error_set_status(
+			error, rc, rc == MIMEO_E_FULL ? "too many requests are in flight" : embedding->why);
 	http->counters.tokens_prompt += embedding->n_tokens;
 	embedding->exchange = exchange;
 	exchange_wait(exchange, embeddings_on_gone, STEAL(embedding));

@@ -32,6 +32,8 @@ struct upstream {
 	int epoll, event; /* event: the thread has finished */
 	struct upstream_link link;
 	struct upstream_call *added; /* prepared and not submitted: without a daemon they get no event */
+	struct upstream_sequence *closing; /* in the order of their ends */
+	struct upstream_waiter *waiting;
 	bool more;    /* events were left for the next turn */
 	int64_t retry_ms;
 	/* the thread's while it runs */
@@ -179,6 +181,35 @@ static void upstream_join(struct upstream *upstream, int64_t now_ms)
 	upstream_connected(upstream);
 }
 
+/* ---- space ---- */
+
+/* A call takes an entry: those for which there is none are made in a later turn. */
+static void upstream_close_sequences(struct upstream *upstream)
+{
+	struct upstream_sequence *first;
+
+	while ((first = upstream->closing)) {
+		if (upstream->link.m && mimeo_sequence_close(upstream->link.m, first->id) == MIMEO_E_FULL)
+			return;
+		LL_DELETE(upstream->closing, first);
+		free(first);
+	}
+}
+
+/* Those that wait again have their turn later. */
+static void upstream_give_space(struct upstream *upstream, int status)
+{
+	struct upstream_waiter *waiter;
+	unsigned n;
+
+	DL_COUNT(upstream->waiting, waiter, n);
+	for (; n > 0 && upstream->waiting; n--) {
+		waiter = upstream->waiting;
+		upstream_forget(upstream, waiter);
+		waiter->on_space(waiter, status);
+	}
+}
+
 /* Every request that was submitted has had its final event. */
 static void upstream_lost(struct upstream *upstream)
 {
@@ -192,8 +223,10 @@ static void upstream_lost(struct upstream *upstream)
 		upstream->options.counters->n_requests--;
 		call->on_event(call, &gone);
 	}
-	assert(upstream->options.counters->n_requests == 0);
+	upstream_give_space(upstream, MIMEO_E_GONE);
+	assert(upstream->options.counters->n_requests == 0 && !upstream->waiting);
 	upstream_link_deinit(&upstream->link);
+	upstream_close_sequences(upstream);
 	snprintf(upstream->link.message, sizeof(upstream->link.message), "mimeod is gone");
 	upstream->retry_ms = 0;
 }
@@ -224,10 +257,13 @@ static void upstream_take_events(struct upstream *upstream)
 		upstream_take_event(upstream, &event);
 		mimeo_event_seen(upstream->link.m, &event);
 	}
-	if (rc < 0)
+	if (rc < 0) {
 		upstream_lost(upstream);
-	else
-		upstream->more = rc > 0;
+		return;
+	}
+	upstream->more = rc > 0;
+	upstream_close_sequences(upstream);
+	upstream_give_space(upstream, 0);
 }
 
 void upstream_run(struct upstream *upstream, int64_t now_ms)
@@ -299,6 +335,11 @@ void upstream_cancel(struct upstream *upstream, const struct upstream_call *call
 		(void)mimeo_cancel(upstream->link.m, call->id);
 }
 
+bool upstream_is_idle(const struct upstream *upstream)
+{
+	return upstream->options.counters->n_requests == 0;
+}
+
 void upstream_submit(struct upstream *upstream)
 {
 	struct upstream_call *call;
@@ -307,6 +348,43 @@ void upstream_submit(struct upstream *upstream)
 		return;
 	while ((call = upstream->added))
 		DL_DELETE(upstream->added, call);
+}
+
+int upstream_open_sequence(struct upstream *upstream, uint32_t model, struct upstream_sequence **ret)
+{
+	CLEANUP(cleanup_free) struct upstream_sequence *sequence = calloc(1, sizeof(*sequence));
+
+	if (!sequence)
+		return MIMEO_E_NO_MEMORY;
+	if (!upstream->link.m)
+		return MIMEO_E_GONE;
+	int rc = mimeo_sequence_open(upstream->link.m, model, &sequence->id);
+	if (rc < 0)
+		return rc;
+	*ret = STEAL(sequence);
+	return 0;
+}
+
+void upstream_close_sequence(struct upstream *upstream, struct upstream_sequence *sequence)
+{
+	LL_APPEND(upstream->closing, sequence);
+	upstream_close_sequences(upstream);
+}
+
+void upstream_await_space(struct upstream *upstream, struct upstream_waiter *waiter)
+{
+	if (waiter->waits)
+		return;
+	waiter->waits = true;
+	DL_APPEND(upstream->waiting, waiter);
+}
+
+void upstream_forget(struct upstream *upstream, struct upstream_waiter *waiter)
+{
+	if (!waiter->waits)
+		return;
+	waiter->waits = false;
+	DL_DELETE(upstream->waiting, waiter);
 }
 
 /* ---- life ---- */
@@ -338,6 +416,7 @@ void upstream_free(struct upstream *upstream)
 		pthread_join(upstream->thread, NULL);
 	upstream_link_deinit(&upstream->made);
 	upstream_link_deinit(&upstream->link);
+	upstream_close_sequences(upstream);
 	close(upstream->event);
 	close(upstream->epoll);
 	free(upstream);

@@ -36,6 +36,21 @@ struct upstream_call {
 	struct upstream_call *prev, *next; /* of those that are not submitted yet */
 };
 
+/* A sequence of the session's. */
+struct upstream_sequence {
+	uint32_t id;
+	struct upstream_sequence *next; /* of those that are to be closed */
+};
+
+/* Who waits for a free entry, or for memory of the arena. */
+struct upstream_waiter {
+	/* After the events of a turn: there may be space now. A status: there is no daemon any more. It may wait
+	 * again. */
+	void (*on_space)(struct upstream_waiter *waiter, int status);
+	bool waits;
+	struct upstream_waiter *prev, *next;
+};
+
 struct upstream_options {
 	const char *socket; /* mimeod's; NULL: the default one */
 	uint32_t entries;
@@ -70,7 +85,18 @@ const struct upstream_model *upstream_model_find(const struct upstream *upstream
 /* A request that has been prepared: submitted by the next upstream_submit. Its events go to `call`. */
 void upstream_add(struct upstream *upstream, struct mimeo_request *request, struct upstream_call *call);
 void upstream_cancel(struct upstream *upstream, const struct upstream_call *call);
+/* No request is in flight: what does not fit into the arena now never will. */
+bool upstream_is_idle(const struct upstream *upstream);
 /* Submit what was added, and sequence calls. */
 void upstream_submit(struct upstream *upstream);
+
+/* 0 or a status, as of mimeo_sequence_open. */
+int upstream_open_sequence(struct upstream *upstream, uint32_t model, struct upstream_sequence **ret);
+/* Close it as soon as there is an entry for that, and release it. */
+void upstream_close_sequence(struct upstream *upstream, struct upstream_sequence *sequence);
+
+/* on_space is called once, unless it is forgotten first. One that waits already may wait again. */
+void upstream_await_space(struct upstream *upstream, struct upstream_waiter *waiter);
+void upstream_forget(struct upstream *upstream, struct upstream_waiter *waiter);
 
 #endif

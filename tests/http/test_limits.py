@@ -170,6 +170,52 @@ def test_client_that_expects_to_go_on_is_told_so_or_refused():
     assert talk(head.format(1 << 30).encode()).startswith(b"HTTP/1.1 413")
 
 
+# ---- all entries of the session in use ----
+
+def begin(own, path, **body):
+    """A request whose reply is not read yet."""
+    connection = own.server.connection()
+    connection.request("POST", path, json.dumps(body))
+    return connection
+
+
+FEW = ["--max-requests", "2", "--max-choices", "1"]
+
+
+def test_embeddings_that_are_refused_leave_no_sequence_behind():
+    with rig.Rig(FEW) as own:
+        own.daemon.hold()
+        chat = begin(own, "/v1/completions", prompt="count 97 3\n", temperature=0)
+        own.server.await_metric("mimeo_http_requests_in_flight", 1)
+        for _ in range(3):
+            assert own.server.post("/v1/embeddings", {"input": "x"}).status == 429
+        own.daemon.release()
+        assert rig.Reply(chat.getresponse()).status == 200
+        assert own.server.post("/v1/embeddings", {"input": "x"}).status == 200
+        own.daemon.await_metric("mimeo_sequences", 0)
+
+
+def test_embeddings_need_no_more_than_two_entries():
+    with rig.Rig(FEW) as own:
+        reply = own.server.post("/v1/embeddings", {"input": ["a", "b", "c"]})
+        assert reply.status == 200 and len(reply.json()["data"]) == 3, reply.body
+        own.daemon.await_metric("mimeo_sequences", 0)
+
+
+def test_long_input_waits_for_an_entry_between_its_parts():
+    with rig.Rig(FEW, ["--max-batch-tokens", "64"]) as own:
+        own.daemon.hold()
+        embedding = begin(own, "/v1/embeddings", input="x" * 200)
+        own.server.await_metric("mimeo_http_requests_in_flight", 1)
+        chat = begin(own, "/v1/completions", prompt="count 97 3\n", max_tokens=500, ignore_eos=True)
+        own.server.await_metric("mimeo_http_requests_in_flight", 2)
+        own.daemon.release()
+        for connection in (embedding, chat):
+            reply = rig.Reply(connection.getresponse())
+            assert reply.status == 200, reply.body
+        own.daemon.await_metric("mimeo_sequences", 0)
+
+
 # ---- keys ----
 
 def test_tcp_needs_a_key_and_a_unix_socket_does_not():
