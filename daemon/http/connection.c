@@ -31,6 +31,7 @@ void connection_enter(struct connection *connection, enum phase phase)
 	DL_DELETE(owner->phases[connection->phase], connection);
 	connection->phase = phase;
 	connection->deadline_ms = owner->now_ms + connection_limit_ms(owner, phase);
+	owner->has_space |= phase == PHASE_IDLE;
 	connection->n_read = connection->exchange ? connection->exchange->n_read : 0;
 	DL_APPEND(owner->phases[phase], connection);
 }

@@ -15,6 +15,7 @@ struct connection {
 	int fd;
 	uint32_t serial; /* tells an event of this connection from one of the descriptor's last user */
 	bool started;    /* libmicrohttpd has it */
+	bool served;     /* it brought a whole request */
 	bool hung_up;
 	uint64_t n_read; /* of a stream, when its time to send began */
 	struct exchange_peer peer;
@@ -28,6 +29,8 @@ struct connections {
 	struct http *http;
 	const struct keys *keys;
 	struct MHD_Daemon *daemon;
+	unsigned most; /* connections */
+	bool has_space; /* for a further one, perhaps */
 	int epoll; /* of libmicrohttpd's descriptor and of all connections */
 	struct connection **by_fd; /* [n_fds] */
 	uint32_t n_fds;

@@ -158,6 +158,7 @@ static void connection_request_serve(struct connection *connection, const struct
 	struct http *http = connection->owner->http;
 
 	connection_enter(connection, PHASE_WORKING);
+	connection->served = true;
 	exchange->began_us = http_now_us();
 	/* Endpoints parse it at once. */
 	http->counters.body_bytes -= exchange->body.n;

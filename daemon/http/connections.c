@@ -19,6 +19,7 @@
 
 #define ACCEPTS_A_TURN 64u
 #define HANGUPS_A_TURN 64
+#define FIRST_REQUEST_MS 1000 /* for a connection that others wait for */
 /* libmicrohttpd's memory of a connection: the header, the names and values that it finds in it, and the reply's
  * header. */
 #define POOL_BYTES(header_bytes) ((size_t)(header_bytes) * 2 + 4096)
@@ -56,6 +57,7 @@ static void connections_drop(struct connection *connection)
 	owner->by_fd[connection->fd] = NULL;
 	DL_DELETE(owner->phases[connection->phase], connection);
 	owner->http->counters.n_connections--;
+	owner->has_space = true;
 	free(connection);
 }
 
@@ -132,7 +134,36 @@ static void connections_add(struct connections *connections, int fd, bool is_uni
 
 bool connections_have_space(const struct connections *connections)
 {
-	return connections->http->counters.n_connections < connections->http->options->max_connections;
+	return connections->has_space;
+}
+
+/* The first one in a phase that never brought a whole request, and had time for it. */
+static struct connection *connections_find_unserved(const struct connections *connections, enum phase phase)
+{
+	const int64_t receive_ms = connections->http->options->receive_s * INT64_C(1000);
+	struct connection *connection;
+
+	DL_FOREACH (connections->phases[phase], connection) {
+		if (connection->deadline_ms - receive_ms > connections->now_ms - FIRST_REQUEST_MS)
+			return NULL;
+		if (!connection->served)
+			return connection;
+	}
+	return NULL;
+}
+
+/* There is none for another connection: close the one that is missed least. */
+static void connections_make_space(struct connections *connections)
+{
+	struct connection *least = connections->phases[PHASE_IDLE];
+
+	if (!least)
+		least = connections_find_unserved(connections, PHASE_NEW);
+	if (!least)
+		least = connections_find_unserved(connections, PHASE_RECEIVING);
+	connections->has_space = false;
+	if (least)
+		connection_cut(least);
 }
 
 bool connections_accept(struct connections *connections, int listener, bool is_unix, int64_t now_ms)
@@ -144,14 +175,14 @@ bool connections_accept(struct connections *connections, int listener, bool is_u
 		struct sockaddr_storage address;
 		socklen_t length = sizeof(address);
 
-		if (!connections_have_space(connections)) {
-			if (connections->phases[PHASE_IDLE])
-				connection_cut(connections->phases[PHASE_IDLE]);
+		if (connections->http->counters.n_connections >= connections->most) {
+			connections_make_space(connections);
 			return false;
 		}
 		int fd = accept4(listener, (struct sockaddr *)&address, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)) {
 			log_limited(&limit, LOG_LEVEL_WARN, "a connection waits: %s", strerror(errno));
+			connections_make_space(connections);
 			return false;
 		}
 		if (fd < 0)
@@ -267,7 +298,7 @@ static struct MHD_Daemon *connections_start(struct connections *connections)
 		MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL,
 		NULL, connection_request_on_part, NULL,
 		MHD_OPTION_EXTERNAL_LOGGER, connections_log, NULL,
-		MHD_OPTION_CONNECTION_LIMIT, (unsigned)options->max_connections,
+		MHD_OPTION_CONNECTION_LIMIT, connections->most,
 		MHD_OPTION_CONNECTION_MEMORY_LIMIT, POOL_BYTES(options->max_header_bytes),
 		MHD_OPTION_NOTIFY_CONNECTION, connections_on_connection, connections,
 		MHD_OPTION_NOTIFY_COMPLETED, connection_request_on_end, NULL,
@@ -298,12 +329,13 @@ static int connections_init(struct connections *connections)
 	return epoll_ctl(connections->epoll, EPOLL_CTL_ADD, mhd, &event) < 0 ? -errno : 0;
 }
 
-int connections_new(struct http *http, struct connections **ret)
+int connections_new(struct http *http, unsigned most, struct connections **ret)
 {
 	struct connections *connections = calloc(1, sizeof(*connections));
 	if (!connections)
 		return -ENOMEM;
 	connections->http = http;
+	connections->most = most;
 	connections->epoll = -1;
 	connections->now_ms = http_now_ms();
 	int rc = connections_init(connections);

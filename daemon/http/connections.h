@@ -23,11 +23,11 @@
 
 struct connections;
 
-/* `keys` may be NULL; both are the caller's. 0 or -errno. */
-int connections_new(struct http *http, struct connections **ret);
+/* At most `most` at once. 0 or -errno. */
+int connections_new(struct http *http, unsigned most, struct connections **ret);
 /* Closes all. NULL is allowed. */
 void connections_free(struct connections *connections);
-/* The keys to check from now on, of TCP connections; NULL: none is valid. */
+/* The keys to check from now on, of TCP connections: the caller's. NULL: none is valid. */
 void connections_set_keys(struct connections *connections, const struct keys *keys);
 
 /* Polls readable when connections_run has something to do. */
@@ -35,9 +35,11 @@ int connections_fd(const struct connections *connections);
 int64_t connections_wait_ms(struct connections *connections, int64_t now_ms);
 void connections_run(struct connections *connections, int64_t now_ms);
 
-/* Accept what waits on a listening socket. False if there is no space for more: the caller stops to watch the
- * socket until there is. Then the connection that has been idle for the longest time is closed. */
+/* Accept what waits on a listening socket. False if there is no space for more: a connection is closed for it if
+ * one is idle, or has not brought a whole request in a while. The caller tries again when connections_have_space,
+ * and after a second. */
 bool connections_accept(struct connections *connections, int listener, bool is_unix, int64_t now_ms);
+/* Whether a connection ended, or became idle, since there was none. */
 bool connections_have_space(const struct connections *connections);
 /* No further request on any connection; those in flight go on. */
 void connections_drain(struct connections *connections);

@@ -300,7 +300,7 @@ static void embeddings_on_space(struct upstream_waiter *waiter, int status)
 		upstream_await_space(embedding->http->upstream, waiter);
 		return;
 	}
-	embeddings_fail(embedding, rc, embedding->why);
+	embeddings_fail(embedding, rc, status < 0 ? "" : embedding->why);
 	if (embedding->n_live == 0)
 		embeddings_free(embedding);
 }

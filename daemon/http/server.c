@@ -19,7 +19,7 @@
 #include "daemon/output/log.h"
 
 #define OWN_DESCRIPTORS 64u /* beside those of connections */
-#define FULL_MS 1000        /* how often a full process looks for space */
+#define FULL_MS 1000        /* how often a full process tries to accept */
 #define SETTLE_MS 1000      /* for cancelled requests, at the end */
 
 struct server {
@@ -30,6 +30,7 @@ struct server {
 	int epoll, signals;
 	unsigned n_signals; /* that end it */
 	bool full;          /* the listening sockets are not watched */
+	int64_t full_ms;    /* when they are again */
 	bool draining;
 	int64_t drain_ms;
 };
@@ -119,6 +120,7 @@ static void server_accept(struct server *server, uint32_t source)
 	if (server->full || connections_accept(server->connections, own->fd, own->is_unix, http_now_ms()))
 		return;
 	server->full = true;
+	server->full_ms = http_now_ms() + FULL_MS;
 	(void)server_watch_sockets(server, EPOLL_CTL_DEL);
 }
 
@@ -133,7 +135,7 @@ static int server_wait_ms(const struct server *server, int64_t now_ms)
 		upstream_wait_ms(server->http.upstream, now_ms));
 
 	if (server->full && !server->draining)
-		wait = server_least(wait, FULL_MS);
+		wait = server_least(wait, server->full_ms > now_ms ? server->full_ms - now_ms : 0);
 	if (server->draining)
 		wait = server_least(wait, server->drain_ms > now_ms ? server->drain_ms - now_ms : 0);
 	return wait > INT32_MAX ? INT32_MAX : (int)wait;
@@ -160,7 +162,8 @@ static void server_turn(struct server *server)
 	upstream_run(server->http.upstream, http_now_ms());
 	connections_run(server->connections, http_now_ms());
 	upstream_submit(server->http.upstream);
-	if (server->full && !server->draining && connections_have_space(server->connections)) {
+	if (server->full && !server->draining &&
+		(connections_have_space(server->connections) || http_now_ms() >= server->full_ms)) {
 		server->full = false;
 		(void)server_watch_sockets(server, EPOLL_CTL_ADD);
 	}
@@ -168,17 +171,23 @@ static void server_turn(struct server *server)
 
 /* ---- life ---- */
 
-static void server_raise_limit(const struct http_options *options)
+/* How many connections there are descriptors for. */
+static unsigned server_raise_limit(const struct http_options *options)
 {
 	const rlim_t wanted = options->max_connections + OWN_DESCRIPTORS;
-	struct rlimit limit;
+	struct rlimit limit, raised;
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= wanted)
-		return;
-	limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
-	if (setrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur < wanted)
-		log_warn("RLIMIT_NOFILE is %llu: fewer than %u connections are possible",
-			(unsigned long long)limit.rlim_cur, options->max_connections);
+		return options->max_connections;
+	raised = (struct rlimit){limit.rlim_max < wanted ? limit.rlim_max : wanted, limit.rlim_max};
+	if (setrlimit(RLIMIT_NOFILE, &raised) == 0)
+		limit = raised;
+	if (limit.rlim_cur >= wanted)
+		return options->max_connections;
+	unsigned possible = limit.rlim_cur > OWN_DESCRIPTORS ? (unsigned)(limit.rlim_cur - OWN_DESCRIPTORS) : 1;
+	log_warn("RLIMIT_NOFILE is %llu: at most %u connections are accepted, not %u",
+		(unsigned long long)limit.rlim_cur, possible, options->max_connections);
+	return possible;
 }
 
 /* Before a thread is started, which inherits the mask. */
@@ -210,9 +219,9 @@ static int server_init(struct server *server)
 	server->epoll = epoll_create1(EPOLL_CLOEXEC);
 	if (server->signals < 0 || server->epoll < 0)
 		return -errno;
-	server_raise_limit(options);
+	const unsigned most = server_raise_limit(options);
 	routes_name(&server->http.counters);
-	int rc = connections_new(&server->http, &server->connections);
+	int rc = connections_new(&server->http, most, &server->connections);
 	if (rc < 0)
 		return rc;
 	rc = server_load_keys(server);

@@ -157,13 +157,13 @@ class Server(Process):
         self.path, self.keys = folder / "h.sock", folder / "keys"
         self.options, self.port = list(options), None
 
-    def start(self, ready=True):
+    def start(self, ready=True, preexec=None):
         if not self.keys.exists():
             self.keys.write_text(f"# test\n{KEY} tests\n")
             self.keys.chmod(0o600)
         n = len(self.log()) if self.log_path.exists() else 0
         super().start([PROGRAM, "--socket", str(self.daemon.socket), "--listen", f"unix:{self.path}",
-                       "--listen", "127.0.0.1:0", "--keys", str(self.keys), *self.options])
+                       "--listen", "127.0.0.1:0", "--keys", str(self.keys), *self.options], preexec=preexec)
         eventually(lambda: self.process.poll() is not None or "listening on 127" in self.log()[n:], "it listens")
         found = re.search(r"listening on 127\.0\.0\.1:(\d+)", self.log()[n:])
         assert found, self.log()
