@@ -17,7 +17,7 @@ struct connection {
 	bool started;    /* libmicrohttpd has it */
 	bool served;     /* it brought a whole request */
 	bool hung_up;
-	uint64_t n_read; /* of a stream, when its time to send began */
+	uint64_t n_read; /* of a reply, when its time to send began */
 	struct exchange_peer peer;
 	struct exchange *exchange; /* being received, worked on or replied to */
 	enum phase phase;

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #define JSON_FLAGS (JSON_COMPACT | JSON_REAL_PRECISION(9)) /* the numbers are of float32 */
+#define BLOCK (16u << 10) /* of a reply, at once */
 #define NO_MEMORY_BODY "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":null}}"
 
 /* ---- waking the connection ---- */
@@ -43,6 +44,20 @@ static void exchange_set_header(struct exchange *exchange, const char *name, con
 		MHD_add_response_header(exchange->response, name, value);
 }
 
+/* By parts, so that n_read tells whether the client takes them. */
+static ssize_t exchange_on_read_whole(void *userdata, uint64_t position, char *buffer, size_t size)
+{
+	struct exchange *exchange = userdata;
+	const struct bytes *whole = &exchange->pending;
+
+	if (exchange->gone || position >= whole->n)
+		return MHD_CONTENT_READER_END_WITH_ERROR;
+	size_t n = whole->n - position < size ? whole->n - (size_t)position : size;
+	memcpy(buffer, whole->data + position, n);
+	exchange->n_read += n;
+	return (ssize_t)n;
+}
+
 /* Takes `text` over: malloc'd, or NULL where there was no memory. */
 static void exchange_reply(
 	struct exchange *exchange, unsigned status, const char *type, char *text, size_t n)
@@ -51,8 +66,9 @@ static void exchange_reply(
 	exchange->status = text ? status : 503;
 	exchange->ended = true;
 	exchange->on_gone = NULL;
+	exchange->pending = (struct bytes){.data = text, .n = n, .capacity = n};
 	exchange->response = text
-		? MHD_create_response_from_buffer(n, text, MHD_RESPMEM_MUST_FREE)
+		? MHD_create_response_from_callback(n, n < BLOCK ? n + 1 : BLOCK, exchange_on_read_whole, exchange, NULL)
 		: MHD_create_response_from_buffer(
 			sizeof(NO_MEMORY_BODY) - 1, (void *)(uintptr_t)NO_MEMORY_BODY, MHD_RESPMEM_PERSISTENT);
 	exchange_set_header(exchange, "Content-Type", text ? type : "application/json");
@@ -98,15 +114,13 @@ static ssize_t exchange_on_read(void *userdata, uint64_t position, char *buffer,
 	return exchange_read(userdata, buffer, size);
 }
 
-#define STREAM_BLOCK (16u << 10)
-
 void exchange_stream(struct exchange *exchange)
 {
 	assert(exchange->status == 0 && !exchange->response && !exchange->gone);
 	exchange->status = 200;
 	exchange->stream = true;
 	exchange->response = MHD_create_response_from_callback(
-		MHD_SIZE_UNKNOWN, STREAM_BLOCK, exchange_on_read, exchange, NULL);
+		MHD_SIZE_UNKNOWN, BLOCK, exchange_on_read, exchange, NULL);
 	exchange_set_header(exchange, "Content-Type", "text/event-stream; charset=utf-8");
 	exchange_set_header(exchange, "Cache-Control", "no-store");
 	/* A proxy that collects the events would delay them. */

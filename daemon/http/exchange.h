@@ -43,8 +43,8 @@ struct exchange {
 	/* the reply */
 	unsigned status; /* of HTTP; 0: none so far */
 	struct MHD_Response *response; /* until it is queued */
-	struct bytes pending; /* of a stream */
-	uint64_t n_read; /* of it, so far */
+	struct bytes pending; /* of a stream, or a whole reply */
+	uint64_t n_read; /* of either, so far */
 	bool stream, ended;   /* ended: nothing more is sent */
 	bool suspended, gone;
 	bool slow; /* gone because it did not read */

@@ -502,5 +502,19 @@ def test_reply_that_is_not_read_is_given_up_in_time():
         assert own.server.complete().status == 200
 
 
+def test_reply_that_is_read_slowly_arrives():
+    with rig.Rig(["--send-seconds", "2"]) as own:
+        body = json.dumps({"prompt": ["count 97 3\n"] * 16, "logprobs": 20, "ignore_eos": True, "max_tokens": 100})
+        sock = own.server.raw()
+        sock.sendall(f"POST /v1/completions HTTP/1.0\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        reply = sock.recv(4096)
+        for _ in range(10):
+            time.sleep(0.3)
+            reply += sock.recv(32 << 10, socket.MSG_WAITALL)
+        reply += read_all(sock)
+        head, content = reply.split(b"\r\n\r\n", 1)
+        assert len(json.loads(content)["choices"]) == 16, len(reply)
+
+
 if __name__ == "__main__":
     rig.run(sys.modules[__name__])
