@@ -143,7 +143,9 @@ static int choice_end(struct choice *choice, const struct mimeo_event *event)
 	while (choice->generation->params.one_call && json_array_size(choice->calls) > 1)
 		json_array_remove(choice->calls, json_array_size(choice->calls) - 1);
 	choice->n_cached = event->n_cached;
-	choice->finish = choice->calls ? "tool_calls" : event->finish == MIMEO_FINISH_LENGTH ? "length" : "stop";
+	bool stopped = choice->stopped || mimeo_text_stream_stopped(choice->text) >= 0;
+	choice->finish = choice->calls ? "tool_calls"
+		: !stopped && event->finish == MIMEO_FINISH_LENGTH ? "length" : "stop";
 	return 0;
 }
 
@@ -181,10 +183,10 @@ static void generation_count(struct generation *generation, const struct choice 
 		counters->tokens_cached += event->n_cached;
 }
 
-/* A choice that was stopped by a string is cancelled, which is no error. */
+/* A choice that was stopped by a string is complete, and cancelled. */
 static bool choice_failed(const struct choice *choice, const struct mimeo_event *event)
 {
-	return event->status < 0 && !(choice->stopped && event->status == MIMEO_E_CANCELLED);
+	return event->status < 0 && !choice->stopped;
 }
 
 static void generation_take(struct generation *generation, struct choice *choice, const struct mimeo_event *event)

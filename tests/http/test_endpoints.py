@@ -60,6 +60,13 @@ def test_stop_string_ends_the_text_before_it():
         assert reply["text"] == "97 98 " and reply["finish_reason"] == "stop", reply
 
 
+def test_stop_string_of_the_last_token_is_a_stop():
+    for fields in ({}, {"stream": True}):
+        reply = server().complete("count 97 12\n", stop="97", max_tokens=2, **fields)
+        last = reply.events()[-1] if fields else reply.json()
+        assert last["choices"][0]["finish_reason"] == "stop", last
+
+
 def test_request_that_was_stopped_leaves_the_daemon():
     before = server().metric("mimeo_http_completion_tokens_total")
     server().complete(stop="97", ignore_eos=True, max_tokens=2000)
