@@ -226,6 +226,14 @@ static void generation_on_event(struct upstream_call *call, const struct mimeo_e
 
 /* ---- the beginning ---- */
 
+/* Tokens that a prompt's choices may have; 0: as many as the sequence holds. */
+static uint32_t generation_limit(const struct generation_params *params, const struct token_ids *prompt)
+{
+	const uint64_t most = params->model->info->max_seq_len;
+
+	return !params->has_limit && prompt->n + params->max_tokens > most ? 0 : params->max_tokens;
+}
+
 static bool generation_check(const struct http *http, const struct generation_params *params,
 	const struct token_ids *prompts, uint32_t n_prompts, struct api_error *error)
 {
@@ -237,14 +245,14 @@ static bool generation_check(const struct http *http, const struct generation_pa
 		return api_error_set(error, 400, NULL, "n", "%u prompts with n %u: this server allows %u choices",
 			n_prompts, params->n, http->options->max_choices);
 	for (uint32_t i = 0; i < n_prompts; i++) {
-		uint64_t wanted = prompts[i].n + (params->max_tokens > 0 ? params->max_tokens : 1);
+		const uint32_t limit = generation_limit(params, &prompts[i]), more = limit > 0 ? limit : 1;
 
 		if (prompts[i].n == 0)
 			return api_error_set(error, 400, NULL, "prompt", "the prompt has no token");
-		if (wanted > info->max_seq_len)
+		if (prompts[i].n + (uint64_t)more > info->max_seq_len)
 			return api_error_set(error, 400, "context_length_exceeded", "max_tokens",
 				"the prompt has %zu tokens and may get %u more: model %s holds %u in all", prompts[i].n,
-				params->max_tokens > 0 ? params->max_tokens : 1, info->name, info->max_seq_len);
+				more, info->name, info->max_seq_len);
 	}
 	return true;
 }
@@ -283,7 +291,7 @@ static int generation_prepare(struct generation *generation, struct choice *choi
 	generate.model = params->model->index;
 	generate.tokens = prompt->ids;
 	generate.n_tokens = (uint32_t)prompt->n;
-	generate.max_tokens = params->max_tokens;
+	generate.max_tokens = generation_limit(params, prompt);
 	generate.sampling = params->sampling;
 	if (generate.sampling.flags & MIMEO_SAMPLING_SEEDED)
 		generate.sampling.seed += choice->index;

@@ -167,6 +167,7 @@ bool generation_params_limit(struct generation_params *params, const json_t *obj
 		return api_error_set(error, 400, NULL, name, "%s is %lld: this server allows %u", name,
 			(long long)max_tokens, most);
 	params->max_tokens = (uint32_t)max_tokens;
+	params->has_limit = params_get(object, name);
 	return true;
 }
 

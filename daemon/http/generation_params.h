@@ -12,6 +12,7 @@ struct generation_params {
 	uint32_t n;          /* choices of a prompt */
 	bool stream, include_usage;
 	uint32_t max_tokens; /* of a choice; 0: as many as the sequence holds */
+	bool has_limit;      /* the request names it: otherwise it is less where the sequence holds no more */
 	uint32_t min_tokens;
 	bool ignore_eos;
 	struct mimeo_sampling sampling;

@@ -125,6 +125,13 @@ def test_more_tokens_than_the_model_holds_are_refused_with_the_numbers():
     assert server().post("/v1/embeddings", {"input": "x" * 2048}).status == 400
 
 
+def test_request_without_a_limit_gets_what_the_sequence_holds():
+    assert server().post("/v1/completions", {"prompt": "x" * 2040}).json()["usage"]["total_tokens"] <= 2048
+    with rig.Rig(["--max-tokens", "2048"]) as own:
+        assert own.server.chat().json()["choices"][0]["message"]["content"] == "97 98 99"
+        assert own.server.chat(max_tokens=2048).status == 400
+
+
 def test_more_choices_than_allowed_are_refused():
     reply = server().complete(n=17)
     assert reply.status == 400 and "16" in reply.error()["message"]
