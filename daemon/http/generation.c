@@ -234,6 +234,28 @@ static uint32_t generation_limit(const struct generation_params *params, const s
 	return !params->has_limit && prompt->n + params->max_tokens > most ? 0 : params->max_tokens;
 }
 
+/* The results of all choices, which are in the arena until their ends. */
+static bool generation_check_arena(const struct http *http, const struct generation_params *params,
+	const struct token_ids *prompts, uint32_t n_prompts, struct api_error *error)
+{
+	const uint64_t token = sizeof(int32_t) +
+		(params->logprobs ? (1 + params->top_logprobs) * sizeof(struct mimeo_logprob) : 0);
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < n_prompts; i++) {
+		uint32_t limit = generation_limit(params, &prompts[i]);
+
+		if (limit == 0)
+			limit = params->model->info->max_seq_len - (uint32_t)prompts[i].n;
+		bytes += token * limit * params->n;
+	}
+	if (bytes <= http->options->arena_bytes)
+		return true;
+	return api_error_set(error, 400, NULL, "max_tokens",
+		"all choices together may have %llu bytes of results: the arena of this server has %llu",
+		(unsigned long long)bytes, (unsigned long long)http->options->arena_bytes);
+}
+
 static bool generation_check(const struct http *http, const struct generation_params *params,
 	const struct token_ids *prompts, uint32_t n_prompts, struct api_error *error)
 {
@@ -254,7 +276,7 @@ static bool generation_check(const struct http *http, const struct generation_pa
 				"the prompt has %zu tokens and may get %u more: model %s holds %u in all", prompts[i].n,
 				more, info->name, info->max_seq_len);
 	}
-	return true;
+	return generation_check_arena(http, params, prompts, n_prompts, error);
 }
 
 static int generation_open_text(struct choice *choice, const struct token_ids *prompt, uint32_t flags)
@@ -315,7 +337,8 @@ static bool generation_add(struct generation *generation, const struct token_ids
 {
 	struct mimeo *m = upstream_session(generation->http->upstream);
 	struct mimeo_request *requests[HTTP_CHOICES_MAX];
-	const char *why = "";
+	const char *why = "too many requests are in flight";
+	bool no_block = false;
 	uint32_t n = 0;
 	int rc = 0;
 
@@ -329,9 +352,13 @@ static bool generation_add(struct generation *generation, const struct token_ids
 			requests[n]);
 		if (rc < 0)
 			why = mimeo_request_message(requests[n]);
+		no_block = rc == MIMEO_E_FULL;
 	}
-	if (rc < 0)
-		api_error_set_status(error, rc, rc == MIMEO_E_FULL ? "too many requests are in flight" : why);
+	/* Without others in the arena it does not fit later, either. */
+	if (no_block && upstream_is_idle(generation->http->upstream))
+		api_error_set(error, 400, NULL, "max_tokens", "%s", why);
+	else if (rc < 0)
+		api_error_set_status(error, rc, why);
 	for (uint32_t i = 0; i < n; i++) {
 		struct choice *choice = &generation->choices[i];
 

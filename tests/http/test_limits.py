@@ -132,6 +132,15 @@ def test_request_without_a_limit_gets_what_the_sequence_holds():
         assert own.server.chat(max_tokens=2048).status == 400
 
 
+def test_what_never_fits_into_the_arena_is_not_asked_for_again():
+    with rig.Rig(["--arena-bytes", "64K"]) as own:
+        assert own.server.complete(max_tokens=1500).status == 200
+        for fields in ({"logprobs": 20}, {"n": 16}):
+            reply = own.server.complete(max_tokens=1500, **fields)
+            assert reply.status == 400 and "arena" in reply.error()["message"], reply.body
+            assert not reply.headers["Retry-After"]
+
+
 def test_more_choices_than_allowed_are_refused():
     reply = server().complete(n=17)
     assert reply.status == 400 and "16" in reply.error()["message"]
