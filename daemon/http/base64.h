@@ -4,9 +4,9 @@
 
 #include <stddef.h>
 
-#include <jansson.h>
+#include "daemon/http/bytes.h"
 
-/* The bytes as a JSON string in base64 (RFC 4648, section 4), with padding. NULL: no memory. */
-json_t *base64_json(const void *data, size_t n);
+/* Append n bytes in base64 (RFC 4648, section 4), with padding. 0 or -ENOMEM. */
+int base64_append(struct bytes *bytes, const void *data, size_t n);
 
 #endif

@@ -7,7 +7,9 @@
  * parts, and the parts' means are combined by their lengths.
  */
 #include <assert.h>
+#include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +23,7 @@
 DEFINE_CLEANUP(json, json_t, json_decref)
 
 #define INPUTS_MAX 2048u /* OpenAI's */
+#define NUMBERS_MAX (1u << 22) /* of all embeddings in a reply */
 #define LANES 32u
 
 struct embedding;
@@ -47,7 +50,7 @@ struct embedding {
 	uint32_t n_done;
 	uint32_t n_live; /* lanes */
 	double *sums;    /* of all lanes */
-	json_t *data;    /* the reply's list: null where an input is not done */
+	struct bytes *texts; /* [n_inputs] the embeddings as JSON, owned */
 	uint64_t n_tokens; /* of all inputs */
 	const char *why;   /* the session's, of the last refusal */
 	struct embedding_lane lanes[LANES];
@@ -65,11 +68,13 @@ static void embeddings_free(struct embedding *embedding)
 	assert(embedding->n_live == 0 && !embedding->exchange && !embedding->waiter.waits);
 	for (uint32_t i = 0; i < LANES; i++)
 		embeddings_close(&embedding->lanes[i]);
-	for (uint32_t i = 0; i < embedding->n_inputs; i++)
+	for (uint32_t i = 0; i < embedding->n_inputs; i++) {
 		token_ids_deinit(&embedding->inputs[i]);
+		bytes_deinit(&embedding->texts[i]);
+	}
 	free(embedding->inputs);
+	free(embedding->texts);
 	free(embedding->sums);
-	json_decref(embedding->data);
 	free(embedding);
 }
 
@@ -195,13 +200,24 @@ static int embeddings_go_on_all(struct embedding *embedding)
 
 /* ---- results ---- */
 
-static json_t *embeddings_numbers(const float *values, uint32_t n)
+/* As JSON: at once, because the numbers of all inputs as values of jansson's would take ten times the memory, and
+ * writing them at the end much time. 0 or -ENOMEM. */
+static int embeddings_write(struct bytes *text, const float *values, uint32_t n)
 {
-	json_t *list = json_array();
+	char number[32];
+	int rc = 0;
 
-	for (uint32_t i = 0; i < n; i++)
-		json_array_append_new(list, json_real((double)values[i]));
-	return list;
+	for (uint32_t i = 0; i < n && rc == 0; i++) {
+		snprintf(number, sizeof(number), "%c%.9g", i > 0 ? ',' : '[', (double)values[i]);
+		rc = bytes_append_text(text, number);
+	}
+	return rc < 0 ? rc : bytes_append_text(text, "]");
+}
+
+static int embeddings_write_base64(struct bytes *text, const float *values, uint32_t n)
+{
+	return bytes_append_text(text, "\"") < 0 || base64_append(text, values, n * sizeof(*values)) < 0 ||
+		bytes_append_text(text, "\"") < 0 ? -ENOMEM : 0;
 }
 
 /* The direction of the sum, as float32. 0 or a status. */
@@ -221,10 +237,10 @@ static int embeddings_finish_input(struct embedding_lane *lane)
 	const double scale = squares > 0 ? 1 / sqrt(squares) : 0;
 	for (uint32_t i = 0; i < n; i++)
 		values[i] = (float)(lane->sum[i] * scale);
-	json_t *numbers = embedding->base64 ? base64_json(values, n * sizeof(*values)) : embeddings_numbers(values, n);
+	struct bytes *text = &embedding->texts[lane->input];
+	int rc = embedding->base64 ? embeddings_write_base64(text, values, n) : embeddings_write(text, values, n);
 	embedding->n_done++;
-	return json_array_set_new(embedding->data, lane->input, json_pack("{s:s, s:I, s:o}", "object", "embedding",
-		"index", (json_int_t)lane->input, "embedding", numbers)) < 0 ? MIMEO_E_NO_MEMORY : 0;
+	return rc < 0 ? MIMEO_E_NO_MEMORY : 0;
 }
 
 /* A part is computed. 0 or a status. */
@@ -243,15 +259,46 @@ static int embeddings_add_part(struct embedding_lane *lane, const float *mean)
 	return embeddings_finish_input(lane);
 }
 
+/* All but the list. */
+static int embeddings_write_frame(const struct embedding *embedding, struct bytes *ret)
+{
+	const json_int_t n = (json_int_t)embedding->n_tokens;
+	CLEANUP(cleanup_json) json_t *frame = json_pack("{s:s, s:s, s:{s:I, s:I}}", "object", "list", "model",
+		embedding->name, "usage", "prompt_tokens", n, "total_tokens", n);
+	CLEANUP(cleanup_free) char *text = frame ? json_dumps(frame, JSON_COMPACT) : NULL;
+
+	/* Without its last brace. */
+	return text ? bytes_append(ret, text, strlen(text) - 1) : -ENOMEM;
+}
+
+static int embeddings_write_reply(struct embedding *embedding, struct bytes *ret)
+{
+	char head[80];
+
+	if (embeddings_write_frame(embedding, ret) < 0 || bytes_append_text(ret, ",\"data\":[") < 0)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < embedding->n_inputs; i++) {
+		struct bytes *text = &embedding->texts[i];
+
+		snprintf(head, sizeof(head), "%s{\"object\":\"embedding\",\"index\":%u,\"embedding\":", i > 0 ? "," : "", i);
+		if (bytes_append_text(ret, head) < 0 || bytes_append(ret, text->data, text->n) < 0 ||
+			bytes_append_text(ret, "}") < 0)
+			return -ENOMEM;
+		bytes_deinit(text);
+	}
+	return bytes_append_text(ret, "]}");
+}
+
 static void embeddings_reply(struct embedding *embedding)
 {
 	struct exchange *exchange = embedding->exchange;
-	const json_int_t n = (json_int_t)embedding->n_tokens;
+	struct bytes reply = {0};
 
+	if (embeddings_write_reply(embedding, &reply) < 0)
+		bytes_deinit(&reply);
 	embedding->exchange = NULL;
 	upstream_forget(embedding->http->upstream, &embedding->waiter);
-	exchange_reply_json(exchange, 200, json_pack("{s:s, s:O, s:s, s:{s:I, s:I}}", "object", "list", "data",
-		embedding->data, "model", embedding->name, "usage", "prompt_tokens", n, "total_tokens", n));
+	exchange_reply_bytes(exchange, 200, "application/json", &reply);
 }
 
 static void embeddings_take(struct embedding_lane *lane, const struct mimeo_event *event)
@@ -337,16 +384,18 @@ static bool embeddings_read_inputs(struct embedding *embedding, const json_t *ob
 
 	if (!input || n > INPUTS_MAX)
 		return api_error_set(error, 400, NULL, "input", "input must have 1 to %u inputs", INPUTS_MAX);
+	if (n * embedding->model->info->hidden_size > NUMBERS_MAX)
+		return api_error_set(error, 400, NULL, "input",
+			"input has %zu inputs: all embeddings together may have %u numbers, and one of model %s has %u", n,
+			NUMBERS_MAX, embedding->model->info->name, embedding->model->info->hidden_size);
 	embedding->inputs = calloc(n, sizeof(*embedding->inputs));
 	embedding->sums = calloc((size_t)LANES * embedding->model->info->hidden_size, sizeof(*embedding->sums));
-	embedding->data = json_array();
-	if (!embedding->inputs || !embedding->sums || !embedding->data)
+	embedding->texts = calloc(n, sizeof(*embedding->texts));
+	if (!embedding->inputs || !embedding->sums || !embedding->texts)
 		return api_error_set_status(error, MIMEO_E_NO_MEMORY, "");
 	for (size_t i = 0; i < n; i++) {
 		if (!embeddings_add_input(embedding, several ? json_array_get(input, i) : input, error))
 			return false;
-		if (json_array_append_new(embedding->data, json_null()) < 0)
-			return api_error_set_status(error, MIMEO_E_NO_MEMORY, "");
 	}
 	return true;
 }

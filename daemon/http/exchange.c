@@ -84,14 +84,10 @@ void exchange_reply_json(struct exchange *exchange, unsigned status, json_t *jso
 	exchange_reply(exchange, status, "application/json", text, text ? strlen(text) : 0);
 }
 
-void exchange_reply_text(
-	struct exchange *exchange, unsigned status, const char *type, const char *text, size_t n)
+void exchange_reply_bytes(struct exchange *exchange, unsigned status, const char *type, struct bytes *bytes)
 {
-	char *copy = malloc(n > 0 ? n : 1);
-
-	if (copy && n > 0)
-		memcpy(copy, text, n);
-	exchange_reply(exchange, status, type, copy, n);
+	exchange_reply(exchange, status, type, bytes->data, bytes->n);
+	*bytes = (struct bytes){0};
 }
 
 void exchange_reply_error(struct exchange *exchange, const struct api_error *error)

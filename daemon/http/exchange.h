@@ -60,9 +60,8 @@ void exchange_wait(struct exchange *exchange, void (*on_gone)(void *userdata), v
 /* Reply with JSON, which is released. NULL: there was no memory for it. */
 void exchange_reply_json(struct exchange *exchange, unsigned status, json_t *json);
 void exchange_reply_error(struct exchange *exchange, const struct api_error *error);
-/* The text is copied. */
-void exchange_reply_text(
-	struct exchange *exchange, unsigned status, const char *type, const char *text, size_t n);
+/* Takes the bytes over. */
+void exchange_reply_bytes(struct exchange *exchange, unsigned status, const char *type, struct bytes *bytes);
 
 /* Begin a stream: 200, text/event-stream. */
 void exchange_stream(struct exchange *exchange);

@@ -20,7 +20,7 @@ void metrics_serve(struct exchange *exchange, struct http *http)
 	struct api_error error;
 
 	if (counters_expose(&http->counters, upstream_session(http->upstream) != NULL, &text) == 0) {
-		exchange_reply_text(exchange, 200, "text/plain; version=0.0.4; charset=utf-8", text.data, text.n);
+		exchange_reply_bytes(exchange, 200, "text/plain; version=0.0.4; charset=utf-8", &text);
 	} else {
 		api_error_set_status(&error, MIMEO_E_NO_MEMORY, "");
 		exchange_reply_error(exchange, &error);

@@ -262,6 +262,16 @@ def test_embedding_has_length_1_and_depends_on_its_input_alone():
     assert embedding([1, *b"hello"]) == [one]
 
 
+def test_embeddings_are_in_the_order_of_their_inputs():
+    texts = [f"{i} " * (1 + i * 7 % 40) for i in range(40)]
+    reply = server().post("/v1/embeddings", {"input": texts}).json()
+    assert reply["object"] == "list" and reply["model"] == "tinycalc"
+    assert [item["index"] for item in reply["data"]] == list(range(40))
+    for i in (0, 1, 17, 39):
+        [alone] = embedding(texts[i])
+        assert all(abs(a - b) < 1e-6 for a, b in zip(alone, reply["data"][i]["embedding"], strict=True))
+
+
 def test_embedding_in_base64_has_the_same_numbers():
     [numbers], [text] = embedding("hello"), embedding("hello", encoding_format="base64")
     decoded = struct.unpack(f"<{len(numbers)}f", base64.b64decode(text))
