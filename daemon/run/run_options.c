@@ -358,6 +358,9 @@ static int run_options_check(struct run_options *o, const struct given *given)
 		: o->system && o->mode != RUN_MODE_CHAT ? "--system needs --chat"
 		: o->logprobs && !o->json_events ? "--logprobs needs --json-events"
 		: o->json_events && o->mode == RUN_MODE_TOKENIZE ? "--json-events and --tokenize exclude each other"
+		: o->logits && o->mode != RUN_MODE_GENERATE ? "--logits excludes --chat, --score and --tokenize"
+		: o->mode == RUN_MODE_SCORE && (o->has_max_tokens || o->n_stop_texts)
+		? "--score generates nothing: it excludes --max-tokens and --stop-text"
 		: o->n_stop_texts && o->ids ? "--stop-text and --ids exclude each other"
 		: given->model && (given->temperature || given->other)
 		? "--sampling model excludes every sampling option but --seed" : NULL;

@@ -49,6 +49,16 @@ def test_chat_renders_the_template():
     assert "exclude each other" in run("--chat", "--score", status=2)
 
 
+def test_options_that_would_do_nothing_are_refused():
+    with tempfile.NamedTemporaryFile() as file:
+        pathlib.Path(file.name).write_text("precious")
+        for mode in ("--chat", "--score", "--tokenize"):
+            assert "--logits excludes" in run(mode, "--prompt", "a", "--logits", file.name, status=2)
+        assert pathlib.Path(file.name).read_text() == "precious"
+    for option in (("--max-tokens", "1"), ("--stop-text", "x")):
+        assert "--score generates nothing" in run("--score", "--prompt", "a", *option, status=2)
+
+
 def test_chat_needs_a_template():
     with tempfile.TemporaryDirectory(prefix="mimeo-run-") as name:
         folder = pathlib.Path(name)
