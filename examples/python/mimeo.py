@@ -12,11 +12,13 @@
 Run as a program it is a chat:  python3 mimeo.py [MODEL]
 
 The libraries are found as the dynamic linker finds them (LD_LIBRARY_PATH). An object belongs to one thread at a time.
-Each of these generators submits its request with the first item, and cancels it if it is closed early.
+Each of these generators submits its request with the first item, and cancels it if it is closed early. One at a time can
+have begun.
 """
 import ctypes
 import json
 import sys
+import weakref
 from ctypes import POINTER, byref, c_char, c_char_p, c_float, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 
 _mimeo = ctypes.CDLL("libmimeo.so.0")
@@ -141,10 +143,13 @@ class Mimeo:
         message = ctypes.create_string_buffer(256)
         config = _Config(size=ctypes.sizeof(_Config), socket_path=socket and str(socket).encode(),
             name=name.encode(), spin_us=0, message=message, message_size=len(message))
-        self._m, self._texts = c_void_p(), {}
+        self._m, self._texts, self._active = c_void_p(), {}, None
         _check(_mimeo.mimeo_connect(byref(self._m), byref(config)), message)
 
     def close(self):
+        answer = self._active and self._active()
+        if answer:
+            answer.close()
         for text in self._texts.values():
             _text.mimeo_text_close(text)
         _mimeo.mimeo_close(self._m)
@@ -182,7 +187,7 @@ class Mimeo:
         until the end), temperature (None: the model's own sampling; 0: greedy), top_p, top_k, min_p, seed, stop (a
         list of strings), ignore_eos."""
         ids = self.encode(prompt, model) if isinstance(prompt, str) else prompt
-        return self._answer(self._index(model), ids, **options)
+        return self._begin(self._index(model), ids, **options)
 
     def chat(self, messages, model=None, tools=None, variables=None, **options):
         """Answer a chat: a list of {"role": ..., "content": ...}, by the model's template. `variables`: further ones of
@@ -192,7 +197,7 @@ class Mimeo:
         ids, n, message = POINTER(c_int32)(), c_size_t(), ctypes.create_string_buffer(256)
         _check(_text.mimeo_text_chat(self._text(index), data, len(data), byref(ids), byref(n), message,
             len(message)), message)
-        return self._answer(index, self._take(ids, n), **options)
+        return self._begin(index, self._take(ids, n), **options)
 
     # ---- within ----
 
@@ -238,17 +243,28 @@ class Mimeo:
         _check(_mimeo.mimeo_submit(self._m))
         return _mimeo.mimeo_request_id(request)
 
-    def _answer(self, index, ids, max_tokens=0, temperature=None, top_p=1, top_k=0, min_p=0, seed=None, stop=(),
+    def _begin(self, index, ids, **options):
+        """_answer, which knows itself; only its caller keeps it alive."""
+        own = []
+        answer = self._answer(own, index, ids, **options)
+        own.append(weakref.ref(answer))
+        return answer
+
+    def _answer(self, own, index, ids, max_tokens=0, temperature=None, top_p=1, top_k=0, min_p=0, seed=None, stop=(),
             ignore_eos=False):
+        if not self._m or self._active:
+            raise MimeoError(-1, "another answer has begun" if self._m else "the session is closed")
         array = (c_int32 * len(ids))(*ids)
         sampling = _Sampling(temperature or 0, top_p, min_p, top_k, seed or 0,
             (_SAMPLING_SEEDED if seed is not None else 0) | (_SAMPLING_MODEL if temperature is None else 0))
         generate = _Generate(size=ctypes.sizeof(_Generate), model=index, tokens=array, n_tokens=len(ids),
             max_tokens=max_tokens, sampling=sampling, flags=_IGNORE_EOS if ignore_eos else 0)
         stream = self._stream(index, array, stop)
+        self._active = own.pop()
         try:
             yield from self._pieces(self._submit(generate), stream)
         finally:
+            self._active = None
             _text.mimeo_text_stream_free(stream)
 
     def _pieces(self, request_id, stream):
@@ -258,7 +274,9 @@ class Mimeo:
             return ctypes.string_at(part, n.value).decode()
         try:
             while not final:
-                _check(_mimeo.mimeo_event_wait(self._m, byref(event), -1))
+                # By parts, between which Python sees Ctrl-C.
+                while _check(_mimeo.mimeo_event_wait(self._m, byref(event), 100)) == 0:
+                    pass
                 final = event.kind == _FINAL
                 status, message = event.status, ctypes.create_string_buffer(256)
                 _mimeo.mimeo_event_message(byref(event), message, len(message))

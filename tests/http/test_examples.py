@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: MIT
 """The examples that make text: examples/chat.c and examples/python/mimeo.py."""
 import os
+import select
+import signal
 import subprocess
 import sys
 
@@ -61,6 +63,42 @@ def test_python_answers_again_after_a_generator_that_was_left():
                  '\t\tbreak\n'
                  '\tprint("".join(m.generate("count 97 3\\n", temperature=0)))\n')
     assert out == "97 98 99\n", out
+
+
+def test_python_closes_an_answer_with_its_session():
+    out = python('with mimeo.Mimeo() as m:\n'
+                 '\tanswer = m.generate("count 97 3\\n", ignore_eos=True)\n'
+                 '\tnext(answer)\n'
+                 'print(list(answer))\n'
+                 'with mimeo.Mimeo() as m:\n'
+                 '\tlate = m.generate([1, 97])\n'
+                 'try:\n\tnext(late)\nexcept mimeo.MimeoError as error:\n\tprint(error)\n')
+    assert out == "[]\nthe session is closed\n", out
+
+
+def test_python_does_not_mix_two_answers():
+    out = python('with mimeo.Mimeo() as m:\n'
+                 '\tone, two = (m.generate("count 97 3\\n", temperature=0) for _ in range(2))\n'
+                 '\tfirst = next(one)\n'
+                 '\ttry:\n\t\tnext(two)\n\texcept mimeo.MimeoError as error:\n\t\tprint(error)\n'
+                 '\tprint(first + "".join(one), "".join(m.generate("count 97 3\\n", temperature=0)))\n')
+    assert out == "another answer has begun\n97 98 99 97 98 99\n", out
+
+
+def test_python_sees_an_interrupt_while_it_waits():
+    daemon.hold()
+    code = (f"import signal, sys; sys.path.insert(0, {str(PYTHON)!r})\nimport mimeo\n"
+            "signal.signal(signal.SIGINT, lambda *_: print('seen', flush=True))\n"
+            "with mimeo.Mimeo() as m:\n\tlist(m.generate('x', max_tokens=1))\n")
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env={
+        **os.environ, "MIMEO_SOCKET": str(daemon.socket), "LD_LIBRARY_PATH": LIBRARIES})
+    try:
+        daemon.await_metric("mimeo_requests_running", 1)
+        process.send_signal(signal.SIGINT)
+        assert select.select([process.stdout], [], [], rig.PATIENCE)[0], "it is not seen"
+    finally:
+        daemon.release()
+        process.communicate(timeout=rig.PATIENCE)
 
 
 def test_python_raises_what_the_daemon_says():
