@@ -12,6 +12,8 @@
 
 DEFINE_CLEANUP(json, json_t, json_decref)
 
+/* 15 digits: 19.99 stays what the model wrote. */
+#define TOOL_CALLS_JSON (JSON_COMPACT | JSON_REAL_PRECISION(15))
 #define HERMES "<tool_call>"
 #define HERMES_END "</tool_call>"
 #define MISTRAL "[TOOL_CALLS]"
@@ -46,7 +48,7 @@ static bool tool_calls_add(
 
 	if (!name || !tool_calls_is_tool(calls, name) || !json_is_object(arguments))
 		return false;
-	CLEANUP(cleanup_free) char *text = json_dumps(arguments, JSON_COMPACT);
+	CLEANUP(cleanup_free) char *text = json_dumps(arguments, TOOL_CALLS_JSON);
 	if (!text || getrandom(&random, sizeof(random), 0) < 0)
 		return false;
 	snprintf(id, sizeof(id), "call_%016" PRIx64, random);

@@ -74,6 +74,7 @@ static void test_calls_of_hermes_and_qwen_are_found(void **state)
 	expect("I will.\n<tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call>\n"
 	       "<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"B</tool_call>\"}}</tool_call>\n",
 		"I will.\n", "add {};get_weather {\"city\":\"B</tool_call>\"};");
+	expect("<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 19.99}}", "", "add {\"a\":19.99};");
 	/* The end mark may have been the model's end token. */
 	expect("<tool_call>{\"name\": \"add\", \"arguments\": {}}", "", "add {};");
 }
