@@ -6,6 +6,7 @@
 
 #include "ipc/cleanup.h"
 
+#define REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
 #define LOGPROB_LEAST (-9999.0) /* JSON has no infinity */
 
 /* A token as it is written behind another one: decoded alone, it would lose the space that it begins with. *ret [*ret_n]
@@ -20,17 +21,26 @@ static int logprobs_text(const struct upstream_model *model, int32_t token, char
 	if (rc < 0)
 		return rc;
 	rc = mimeo_text_decode(model->text, twice, 2, 0, ret, ret_n);
-	if (rc < 0 || *ret_n < n_once)
+	if (rc < 0)
 		return rc;
+	/* Twice it may be other characters than once. */
+	if (*ret_n < n_once || ((*ret)[n_once] & 0xc0) == 0x80) {
+		free(*ret);
+		*ret = STEAL(once);
+		*ret_n = n_once;
+		return 0;
+	}
 	*ret_n -= n_once;
 	memmove(*ret, *ret + n_once, *ret_n + 1);
 	return 0;
 }
 
+/* Null of a part of a character, whose own bytes are not known here. */
 static json_t *logprobs_bytes(const char *text, size_t n)
 {
+	if (strstr(text, REPLACEMENT))
+		return json_null();
 	json_t *bytes = json_array();
-
 	for (size_t i = 0; i < n; i++)
 		json_array_append_new(bytes, json_integer((unsigned char)text[i]));
 	return bytes;

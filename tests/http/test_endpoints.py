@@ -105,6 +105,12 @@ def test_logprobs_are_in_the_form_of_completions():
                for token, top in zip(logprobs["tokens"], logprobs["top_logprobs"]))
 
 
+def test_part_of_a_character_has_no_bytes_in_logprobs():
+    reply = server().chat(logprobs=True, max_tokens=1, logit_bias={"195": 100}).json()
+    [entry] = reply["choices"][0]["logprobs"]["content"]
+    assert entry["token"] == "\ufffd" and entry["bytes"] is None, entry
+
+
 def test_unknown_fields_are_ignored():
     assert choice(server().complete(user="somebody", made_up={"a": [1]}))["text"] == "97 98 99"
 
