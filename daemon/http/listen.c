@@ -250,8 +250,9 @@ void listen_deinit(struct listen_sockets *sockets)
 	while (sockets->n > 0) {
 		const struct listen_socket *own = &sockets->own[--sockets->n];
 
-		close(own->fd);
+		/* First: behind the close the path may be another process's. */
 		if (own->path[0])
 			unlink(own->path);
+		close(own->fd);
 	}
 }
