@@ -230,7 +230,7 @@ static void run_chat_on_interrupt(int signal)
 /* The first SIGINT of a turn ends the answer; a second one, and one while a line is read, end the program. */
 static int run_chat_interruptible_turn(struct run_chat *chat, const char *line)
 {
-	struct sigaction handler = {.sa_handler = run_chat_on_interrupt, .sa_flags = SA_RESETHAND}, before;
+	struct sigaction handler = {.sa_handler = run_chat_on_interrupt, .sa_flags = SA_RESETHAND | SA_RESTART}, before;
 	int rc;
 
 	run_interrupted = 0;
