@@ -13,12 +13,12 @@ enum phase { PHASE_NEW, PHASE_RECEIVING, PHASE_WORKING, PHASE_SENDING, PHASE_IDL
 struct connection {
 	struct connections *owner;
 	int fd;
+	bool is_unix;
 	uint32_t serial; /* tells an event of this connection from one of the descriptor's last user */
 	bool started;    /* libmicrohttpd has it */
 	bool served;     /* it brought a whole request */
 	bool hung_up;
 	uint64_t n_read; /* of a reply, when its time to send began */
-	struct exchange_peer peer;
 	struct exchange *exchange; /* being received, worked on or replied to */
 	enum phase phase;
 	int64_t deadline_ms;

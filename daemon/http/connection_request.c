@@ -25,10 +25,9 @@ static bool connection_request_check_key(struct connection *connection, struct M
 {
 	const struct keys *keys = connection->owner->keys;
 
-	if (connection->peer.is_unix || route->is_open)
+	if (connection->is_unix || route->is_open)
 		return true;
-	connection->peer.key = keys ? keys_find(keys, connection_request_header(mhd, MHD_HTTP_HEADER_AUTHORIZATION)) : NULL;
-	if (connection->peer.key)
+	if (keys && keys_find(keys, connection_request_header(mhd, MHD_HTTP_HEADER_AUTHORIZATION)))
 		return true;
 	return api_error_set(error, 401, "invalid_api_key", NULL,
 		"no valid API key: send the header Authorization: Bearer KEY");
@@ -116,7 +115,6 @@ static enum MHD_Result connection_request_begin(struct connection *connection, s
 		exchange_reply_error(exchange, &error);
 	if (error.status == 405 && exchange->response)
 		MHD_add_response_header(exchange->response, MHD_HTTP_HEADER_ALLOW, route->method);
-	exchange->peer = connection->peer;
 	return error.status != 0 && connection_request_is_hopeless(connection, mhd)
 		? connection_request_queue(connection, mhd) : MHD_YES;
 }

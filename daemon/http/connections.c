@@ -90,18 +90,13 @@ static int connections_watch(const struct connection *connection)
 static struct connection *connections_make(struct connections *owner, int fd, bool is_unix)
 {
 	struct connection *connection = (uint32_t)fd < owner->n_fds ? calloc(1, sizeof(*connection)) : NULL;
-	struct ucred credentials = {.uid = (uid_t)-1};
-	socklen_t length = sizeof(credentials);
 
 	if (!connection)
 		return NULL;
-	if (is_unix)
-		getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length);
 	connection->owner = owner;
 	connection->fd = fd;
 	connection->serial = ++owner->last_serial;
-	connection->peer = (struct exchange_peer){
-		.is_unix = is_unix, .uid = credentials.uid, .pid = credentials.pid};
+	connection->is_unix = is_unix;
 	assert(!owner->by_fd[fd]);
 	owner->by_fd[fd] = connection;
 	DL_APPEND(owner->phases[PHASE_NEW], connection);

@@ -23,17 +23,8 @@
 #include "daemon/http/api_error.h"
 #include "daemon/http/bytes.h"
 
-/* Who is connected. The place from which a request's class is to be chosen. */
-struct exchange_peer {
-	bool is_unix;
-	uid_t uid;       /* of a Unix socket's peer, as the kernel says */
-	pid_t pid;
-	const char *key; /* the name of the key that the request brought, over TCP */
-};
-
 struct exchange {
 	struct MHD_Connection *connection;
-	struct exchange_peer peer;
 	unsigned endpoint; /* its index, for counters */
 	const char *argument; /* the rest of the path, behind the endpoint's; owned */
 	struct bytes body;
