@@ -194,9 +194,12 @@ static void connections_on_hangup(struct connections *connections, uint64_t data
 
 	if (!connection || connection->serial != data >> 32)
 		return;
+	struct exchange *exchange = connection->exchange;
 	connection->hung_up = true;
-	if (connection->exchange && connection->exchange->suspended)
-		exchange_lose(connection->exchange);
+	if (exchange && exchange->suspended)
+		exchange_lose(exchange);
+	else if (exchange && exchange->stream && !exchange->ended)
+		connection_cut(connection); /* libmicrohttpd may wait until the socket takes more */
 }
 
 /* Their requests have begun to wait in this turn. */

@@ -68,6 +68,17 @@ def test_stream_of_a_client_that_disconnects_in_the_middle_is_cancelled():
         assert_answers(own)
 
 
+def test_client_that_leaves_while_its_stream_is_full_is_noticed():
+    with rig.Rig(["--max-pending-bytes", "1G"]) as own:
+        leaving = begin(own, stream=True, n=16)
+        rig.eventually(lambda: own.server.metric("mimeo_http_completion_tokens_total") > 4000, "the socket is full")
+        own.daemon.hold()
+        leaving.sock.shutdown(socket.SHUT_WR)
+        own.server.await_metric("mimeo_http_cancelled_total", 1)
+        own.daemon.release()
+        await_in_flight(own, 0)
+
+
 def test_client_that_left_before_its_request_was_read_is_noticed():
     with rig.Rig() as own:
         own.daemon.hold()
