@@ -9,7 +9,8 @@
 
 static void add(json_t *chat, const char *role, const char *content)
 {
-	json_array_append_new(json_object_get(chat, "messages"), json_pack("{ss ss}", "role", role, "content", content));
+	if (json_array_append_new(json_object_get(chat, "messages"), json_pack("{ss ss}", "role", role, "content", content)))
+		errx(1, "the message is not UTF-8");
 }
 
 /* Print the answer as it comes, and add it to the chat. */
@@ -26,21 +27,20 @@ static void answer(struct mimeo *m, const struct mimeo_text *text, json_t *chat)
 
 	if (mimeo_text_chat(text, json, strlen(json), &ids, &n, message, sizeof(message)))
 		errx(1, "%s", message);
-	generate.tokens = ids;
-	generate.n_tokens = (uint32_t)n;
+	generate.tokens = ids, generate.n_tokens = (uint32_t)n;
 	if (mimeo_text_stream_new(&stream, text, &config) ||
 		mimeo_request_prep_generate(mimeo_request_get(m), &generate) || mimeo_submit(m) < 0)
 		errx(1, "the chat is too long, or the daemon is gone");
 	FILE *copy = open_memstream(&whole, &n);
 	while (event.kind != MIMEO_EVENT_FINAL && mimeo_event_wait(m, &event, -1) == 1) {
-		mimeo_text_stream_push(stream, event.tokens, event.n_tokens, &part, &(size_t){0});
-		fprintf(copy, "%s", part);
-		printf("%s", part);
-		fflush(stdout);
+		if (mimeo_text_stream_push(stream, event.tokens, event.n_tokens, &part, &(size_t){0}))
+			errx(1, "the answer is no text, or there is no memory");
+		fputs(part, copy), fputs(part, stdout), fflush(stdout);
 		mimeo_event_seen(m, &event);
 	}
-	fclose(copy);
-	add(chat, "assistant", whole);
+	if (mimeo_text_stream_end(stream, &part, &(size_t){0}) == 0) /* a part of a character that was held back */
+		fputs(part, copy), fputs(part, stdout);
+	fclose(copy), add(chat, "assistant", whole);
 	puts(event.status < 0 ? mimeo_strerror(event.status) : "");
 	mimeo_text_stream_free(stream), free(ids), free(json), free(whole);
 }

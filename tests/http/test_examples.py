@@ -14,7 +14,7 @@ PYTHON = rig.SOURCE / "examples" / "python"
 
 
 def run(argv, text="", **env):
-    return subprocess.run(argv, input=text, capture_output=True, text=True, timeout=rig.PATIENCE,
+    return subprocess.run(argv, input=text, capture_output=True, text=True, errors="surrogateescape", timeout=rig.PATIENCE,
                           env={**os.environ, "MIMEO_SOCKET": str(daemon.socket), "LD_LIBRARY_PATH": LIBRARIES, **env})
 
 
@@ -33,6 +33,11 @@ def test_chat_in_c_answers_lines_and_has_60_of_its_own():
 def test_chat_in_c_says_why_it_cannot():
     done = run([str(rig.BUILD / "examples" / "chat")], "x\n", MIMEO_SOCKET="/nonexistent")
     assert done.returncode == 1 and "no daemon" in done.stderr
+
+
+def test_chat_in_c_refuses_a_line_that_is_not_utf_8():
+    done = run([str(rig.BUILD / "examples" / "chat")], os.fsdecode(b"\xff\n\n"))
+    assert done.returncode == 1 and "not UTF-8" in done.stderr, done
 
 
 def test_python_program_is_a_chat():
