@@ -64,18 +64,6 @@ static void completions_prompts_deinit(struct completions_prompts *prompts)
 	free(prompts->own);
 }
 
-static bool completions_add_prompt(struct completions_prompts *prompts, const json_t *prompt,
-	const struct upstream_model *model, struct api_error *error)
-{
-	struct token_ids *ids = &prompts->own[prompts->n];
-	bool done = json_is_string(prompt) ? token_ids_of_text(ids, prompt, model, MIMEO_TEXT_SPECIAL, error)
-		: json_is_array(prompt) ? token_ids_of_list(ids, prompt, model, "prompt", error)
-		: api_error_set(error, 400, NULL, "prompt", "prompt must be a string, or have strings or token ids");
-
-	prompts->n += done;
-	return done;
-}
-
 /* A string, a list of strings, a list of token ids, or a list of such lists. */
 static bool completions_read_prompts(struct completions_prompts *prompts, const json_t *object,
 	const struct upstream_model *model, uint32_t most, struct api_error *error)
@@ -94,8 +82,10 @@ static bool completions_read_prompts(struct completions_prompts *prompts, const 
 	if (!prompts->own)
 		return api_error_set_status(error, MIMEO_E_NO_MEMORY, "");
 	for (size_t i = 0; i < n; i++) {
-		if (!completions_add_prompt(prompts, several ? json_array_get(prompt, i) : prompt, model, error))
+		if (!token_ids_of_input(&prompts->own[i], several ? json_array_get(prompt, i) : prompt, model, "prompt",
+				error))
 			return false;
+		prompts->n++;
 	}
 	return true;
 }

@@ -49,6 +49,6 @@ void connection_cut(struct connection *connection)
 	shutdown(connection->fd, SHUT_RDWR);
 	if (connection->exchange)
 		exchange_lose(connection->exchange);
-	/* It may take a turn: not twice. */
+	/* Its end may take a turn: in this phase no time limit cuts it again. */
 	connection_enter(connection, PHASE_WORKING);
 }

@@ -7,6 +7,7 @@
 #include "daemon/http/exchange.h"
 #include "daemon/http/http.h"
 #include "daemon/http/keys.h"
+#include "daemon/http/routes.h"
 
 enum phase { PHASE_NEW, PHASE_RECEIVING, PHASE_WORKING, PHASE_SENDING, PHASE_IDLE, N_PHASES };
 
@@ -19,6 +20,7 @@ struct connection {
 	bool served;     /* it brought a whole request */
 	bool hung_up;
 	uint64_t n_read; /* of a reply, when its time to send began */
+	const struct route *route; /* of the exchange */
 	struct exchange *exchange; /* being received, worked on or replied to */
 	enum phase phase;
 	int64_t deadline_ms;

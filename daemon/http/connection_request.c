@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/http/routes.h"
-
 static const char *connection_request_header(struct MHD_Connection *mhd, const char *name)
 {
 	return MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, name);
@@ -110,6 +108,7 @@ static enum MHD_Result connection_request_begin(struct connection *connection, s
 	if (!exchange)
 		return MHD_NO;
 	*ret_exchange = connection->exchange = exchange;
+	connection->route = route;
 	connection->owner->n_busy++;
 	if (!connection_request_check(connection, mhd, route, method, path, &error))
 		exchange_reply_error(exchange, &error);
@@ -150,7 +149,7 @@ static enum MHD_Result connection_request_take_body(struct connection *connectio
 	return MHD_YES;
 }
 
-static void connection_request_serve(struct connection *connection, const struct route *route)
+static void connection_request_serve(struct connection *connection)
 {
 	struct exchange *exchange = connection->exchange;
 	struct http *http = connection->owner->http;
@@ -160,7 +159,7 @@ static void connection_request_serve(struct connection *connection, const struct
 	exchange->began_us = http_now_us();
 	/* Endpoints parse it at once. */
 	http->counters.body_bytes -= exchange->body.n;
-	route->serve(exchange, http);
+	connection->route->serve(exchange, http);
 	bytes_deinit(&exchange->body);
 	assert(exchange->status != 0 || exchange->suspended);
 	connection->owner->losing |= connection->hung_up && exchange->suspended;
@@ -171,7 +170,6 @@ enum MHD_Result connection_request_on_part(void *userdata, struct MHD_Connection
 {
 	struct connection *connection =
 		MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
-	const char *argument;
 
 	if (!*exchange)
 		return connection_request_begin(connection, mhd, method, path, exchange);
@@ -184,7 +182,7 @@ enum MHD_Result connection_request_on_part(void *userdata, struct MHD_Connection
 	}
 	struct exchange *own = connection->exchange;
 	if (own->status == 0 && !own->gone)
-		connection_request_serve(connection, routes_find(path, &argument));
+		connection_request_serve(connection);
 	return own->suspended ? MHD_YES : connection_request_queue(connection, mhd);
 }
 

@@ -358,11 +358,8 @@ static bool embeddings_add_input(struct embedding *embedding, const json_t *inpu
 {
 	const struct mimeo_model_info *info = embedding->model->info;
 	struct token_ids *ids = &embedding->inputs[embedding->n_inputs];
-	bool done = json_is_string(input) ? token_ids_of_text(ids, input, embedding->model, MIMEO_TEXT_SPECIAL, error)
-		: json_is_array(input) ? token_ids_of_list(ids, input, embedding->model, "input", error)
-		: api_error_set(error, 400, NULL, "input", "input must be a string, or have strings or token ids");
 
-	if (!done)
+	if (!token_ids_of_input(ids, input, embedding->model, "input", error))
 		return false;
 	embedding->n_inputs++;
 	embedding->n_tokens += ids->n;

@@ -47,6 +47,16 @@ bool token_ids_of_text(struct token_ids *ret, const json_t *text, const struct u
 	return rc < 0 ? api_error_set_status(error, rc, "") : true;
 }
 
+bool token_ids_of_input(struct token_ids *ret, const json_t *input, const struct upstream_model *model,
+	const char *name, struct api_error *error)
+{
+	if (json_is_string(input))
+		return token_ids_of_text(ret, input, model, MIMEO_TEXT_SPECIAL, error);
+	if (json_is_array(input))
+		return token_ids_of_list(ret, input, model, name, error);
+	return api_error_set(error, 400, NULL, name, "%s must be a string, or have strings or token ids", name);
+}
+
 bool token_ids_of_chat(struct token_ids *ret, const json_t *chat, const struct upstream_model *model,
 	struct api_error *error)
 {

@@ -23,6 +23,9 @@ bool token_ids_of_list(struct token_ids *ret, const json_t *list, const struct u
 /* A text with the tokens that the tokenizer adds (MIMEO_TEXT_...). */
 bool token_ids_of_text(struct token_ids *ret, const json_t *text, const struct upstream_model *model,
 	uint32_t flags, struct api_error *error);
+/* Either, as a prompt or an input of an embedding, with special tokens. */
+bool token_ids_of_input(struct token_ids *ret, const json_t *input, const struct upstream_model *model,
+	const char *name, struct api_error *error);
 /* {"messages": ..., ...} by the model's template. */
 bool token_ids_of_chat(struct token_ids *ret, const json_t *chat, const struct upstream_model *model,
 	struct api_error *error);
