@@ -5,7 +5,7 @@
 /*
  * API keys, from a file with one in a line: the key, and behind a space a name for the log. Empty lines and
  * lines that begin with # are skipped. The file must be a regular one, owned by root or this process's user,
- * that others cannot read and no one else can write.
+ * that others cannot access and its group cannot write.
  */
 
 #include <stddef.h>
