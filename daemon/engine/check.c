@@ -210,13 +210,14 @@ static void check_accounting(const struct engine *engine)
 static void check_idle(const struct runner *runner)
 {
 	const struct sequence *s;
-	uint32_t n_pages = 0;
+	uint32_t n = 0, n_pages = 0;
 
 	DL_FOREACH2 (runner->slots.idle, s, idle_next) {
 		assert(s->state == SEQUENCE_IDLE && s->open && !s->fixed && s->runner == runner);
 		n_pages += s->table.n_pages;
+		n++;
 	}
-	assert(n_pages == runner->slots.n_idle_pages);
+	assert(n == runner->slots.n_idle && n_pages == runner->slots.n_idle_pages);
 }
 
 /* Each slot is free, or has one sequence. */

@@ -42,7 +42,7 @@ struct slots {
 	uint32_t n_batch; /* of these: of batch requests */
 	struct sequence *releasing; /* stopped, but a launched step still names their slots and pages */
 	struct sequence *idle;      /* IDLE and open, with pages, not fixed; the least recently used first */
-	uint32_t n_idle_pages;      /* of these; pages that they share count several times */
+	uint32_t n_idle, n_idle_pages; /* of these; pages that they share count several times */
 	struct pinned pinned;
 	uint32_t *marks; /* [pages] scratch of pinned.c, by page; `mark` is in use */
 	uint32_t mark;

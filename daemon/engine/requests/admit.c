@@ -11,7 +11,7 @@
  *
  * Cost: ADMIT_COST bounds what a session's passes of one class cost in a turn. If a pass was cut and nothing of the
  * session started, what may start can be behind what was examined. So one session at a time may cost more, twice as
- * much in each turn, until something of it starts or its list has been examined to the end.
+ * much in each turn, until something of it starts, its list has been examined to the end, or it costs ADMIT_COST_MOST.
  */
 #include "daemon/engine/requests/admit.h"
 
@@ -22,7 +22,8 @@
 #include "daemon/engine/requests/share.h"
 #include "daemon/engine/requests/start.h"
 
-#define ADMIT_COST 1024 /* in requests, rows, and tokens to copy or compare (start.h) */
+#define ADMIT_COST 1024              /* in requests, rows, and tokens to copy or compare (start.h) */
+#define ADMIT_COST_MOST (64 * ADMIT_COST) /* above what generate requests that fill a session's ring can cost */
 
 /* ---- order and turns ---- */
 
@@ -109,8 +110,8 @@ static bool admit_walk(struct engine_session *session, uint32_t class, bool spar
 			return true;
 	}
 	session->cut |= request != NULL;
-	/* The rest is examined in the engine's next turn. */
-	accounting->admit |= request && session->started;
+	/* The rest is examined in the engine's next turn; also that of another class. */
+	accounting->admit |= session->cut && session->started;
 	return false;
 }
 
@@ -183,16 +184,23 @@ static struct engine_session *admit_next(const struct accounting *accounting, bo
 	return ret;
 }
 
-/* The models' heads (start.h) are tried wherever they are in their sessions' lists: nothing else starts. */
+static bool admit_try(struct accounting *accounting, struct request *request, bool spare)
+{
+	return request && class_is_spare(request) == spare && !admit_names_claimed(request, ++accounting->pass) &&
+		admit_start(request) == STARTED;
+}
+
+/* The models' heads, and those for which slots and pages are reserved (start.h), are tried wherever they are in their
+ * sessions' lists: nothing else starts. */
 static bool admit_heads(struct accounting *accounting, bool spare)
 {
 	bool any = false;
 
 	for (uint32_t i = 0; i < accounting->n_runners; i++) {
-		struct request *head = accounting->runners[i].slots.head;
+		const struct slots *slots = &accounting->runners[i].slots;
 
-		if (head && class_is_spare(head) == spare && !admit_names_claimed(head, ++accounting->pass))
-			any |= admit_start(head) == STARTED;
+		any |= admit_try(accounting, slots->head, spare);
+		any |= admit_try(accounting, slots->reserved_for, spare);
 	}
 	return any;
 }
@@ -236,13 +244,18 @@ static bool admit_is_cut(const struct engine_session *session)
 		session->whole != accounting->n_rounds;
 }
 
+/* Of those that were cut, the one whose list was examined to the end the longest time ago. */
 static struct engine_session *admit_next_cut(const struct accounting *accounting)
 {
+	struct engine_session *ret = NULL;
+
 	for (uint32_t i = 0; i < accounting->n_sessions; i++) {
-		if (admit_is_cut(accounting->sessions[i]))
-			return accounting->sessions[i];
+		struct engine_session *session = accounting->sessions[i];
+
+		if (admit_is_cut(session) && (!ret || session->whole < ret->whole))
+			ret = session;
 	}
-	return NULL;
+	return ret;
 }
 
 /* Choose the session that may cost more in the next turn. */
@@ -250,7 +263,7 @@ static void admit_grow(struct accounting *accounting)
 {
 	struct engine_session *session = accounting->grown;
 
-	if (session && admit_is_cut(session)) {
+	if (session && admit_is_cut(session) && accounting->grown_cost < ADMIT_COST_MOST) {
 		accounting->grown_cost *= 2;
 		return;
 	}

@@ -482,7 +482,7 @@ static bool intake_take_payload(struct engine_session *session, const struct rin
 		return true;
 	if (payload_take(&session->payloads, &request->payload, sqe->payload_length))
 		return true;
-	return !session->n_busy && !session->accounting->admit;
+	return !session->n_busy && !session->accounting->admit && !session->accounting->grown;
 }
 
 /* A payload that is too long to be copied: a prompt longer than any sequence, or a step's rows. */

@@ -40,6 +40,7 @@ static void sequence_join_idle(struct sequence *sequence)
 	assert(sequence->state == SEQUENCE_IDLE && sequence->open && !sequence->idle_prev);
 	if (sequence->fixed || !sequence->table.n_pages)
 		return;
+	slots->n_idle++;
 	slots->n_idle_pages += sequence->table.n_pages;
 	DL_APPEND2(slots->idle, sequence, idle_prev, idle_next);
 }
@@ -52,6 +53,7 @@ static void sequence_leave_idle(struct sequence *sequence)
 	if (!sequence->idle_prev)
 		return;
 	assert(!sequence->fixed && slots->n_idle_pages >= sequence->table.n_pages);
+	slots->n_idle--;
 	slots->n_idle_pages -= sequence->table.n_pages;
 	DL_DELETE2(slots->idle, sequence, idle_prev, idle_next);
 	sequence->idle_prev = sequence->idle_next = NULL;

@@ -126,7 +126,7 @@ void share_submit(struct engine_session *session)
 	const struct accounting *accounting = session->accounting;
 	struct share_user *user = session->share.user;
 	const uint64_t credit = share_steps(accounting, SHARE_CREDIT);
-	uint64_t counter = 0, computed = 0;
+	uint64_t most = 0;
 
 	if (accounting->active_weight == user->weight)
 		return;
@@ -135,11 +135,11 @@ void share_submit(struct engine_session *session)
 
 		if (!other || !other->n_active)
 			continue;
-		share_raise(&counter, other->counter);
-		share_raise(&computed, other->computed);
+		share_raise(&most, other->computed);
 	}
-	share_raise(&user->counter, counter > credit ? counter - credit : 0);
-	share_raise(&user->computed, computed > credit ? computed - credit : 0);
+	/* Not below what was charged: that has a whole prompt as it starts. */
+	share_raise(&user->counter, most > credit ? most - credit : 0);
+	share_raise(&user->computed, most > credit ? most - credit : 0);
 }
 
 void share_charge(struct engine_session *session, uint64_t n_tokens)

@@ -10,8 +10,8 @@
  * of those who have requests, the user with the lowest counter goes first, and of his sessions the one with
  * the lowest counter of its own. A user who submits after a pause is raised to the lowest counter of the users
  * who have requests, or to that of the last one who had some: an unused share is not saved. Nor is that of a user
- * whose requests need little: whenever he submits, he is raised to SHARE_CREDIT steps of tokens below the user who is
- * furthest ahead. The computed part of a prompt is charged when its request
+ * whose requests need little: whenever he submits, he is raised to SHARE_CREDIT steps of tokens below what was computed
+ * for the user who is furthest ahead. The computed part of a prompt is charged when its request
  * starts; a generated token when its step is launched; tokens computed again after a preemption are not charged.
  * Prompts that have started take their turns by what was computed so far: a user who has a long prompt has been
  * charged for all of it, and would else have it computed ahead of those who come later.

@@ -44,10 +44,10 @@ static uint32_t start_pages_in_all(const struct runner *runner, uint32_t n_token
 	return (n_tokens - 1) / runner->limits->page_tokens + 1;
 }
 
-/* Charge the session's turn for n_tokens that are copied or compared. */
-static void start_copies(struct engine_session *session, uint32_t n_tokens)
+/* Charge the session's turn for n tokens that are copied or compared, or sequences that are looked at. */
+static void start_copies(struct engine_session *session, uint32_t n)
 {
-	session->cost += n_tokens / START_COPIED;
+	session->cost += n / START_COPIED;
 }
 
 /* Tokens of the prefix cache are not computed, and have no results. */
@@ -248,6 +248,8 @@ static enum start_outcome start_place_generate(struct request *request, struct s
 	const uint32_t needed = start_pages_needed(sequence, n_total);
 
 	sequence->claim = ++request->session->accounting->pass;
+	if (needed > kv_pages_free(request->runner->kv))
+		start_copies(request->session, request->runner->slots.n_idle);
 	if (needed > kv_pages_free(request->runner->kv) && needed > reclaim_most(request->runner, sequence->claim))
 		return start_wait_beside(request);
 	if (!start_make_free(request, 1, needed, sequence->claim))

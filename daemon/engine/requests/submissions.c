@@ -175,7 +175,7 @@ static bool submissions_take_session(struct engine_session *session)
 		ring_sq_release(ring);
 	assert(session->n_in_flight + session->n_held <= session->n_requests);
 	/* The end of a running request wakes the engine; after an admission it must poll again. */
-	return worked || n > 0 || (session->n_held && session->n_in_flight == session->n_waiting);
+	return worked || n > 0 || (session->n_held && !session->n_busy);
 }
 
 bool submissions_take(struct accounting *accounting)
