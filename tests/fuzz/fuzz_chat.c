@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "sdk/text/chat_config.h"
-#include "sdk/text/chat_unicode.h"
+#include "sdk/text/utf8.h"
 
 static const char config[] = "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"</s>\"}}";
 
@@ -20,11 +20,12 @@ static void render(const struct chat_set *set, const char *request, size_t lengt
 	size_t n;
 
 	if (chat_set_render(set, request, length, &text, &foreign, &n, message, sizeof(message))) {
-		if (!chat_is_utf8(message, strnlen(message, sizeof(message))))
+		n = strnlen(message, sizeof(message));
+		if (utf8_valid(message, n) != n)
 			abort();
 		return;
 	}
-	if (text[n] || !chat_is_utf8(text, n))
+	if (text[n] || utf8_valid(text, n) != n)
 		abort();
 	for (size_t i = 0; i < n; i++) {
 		if (foreign[i] > 1)
