@@ -142,7 +142,8 @@ static int32_t serve(const struct ring_sqe *sqe)
 		return -1;
 	if (sqe->op % 2) {
 		r = msg_generate_decode(codec, header, sqe->header_length, &generate, &detail);
-		CLAIM(r < 0 || (generate.n_tokens > 0 && generate.n_stop <= MIMEO_STOP_MAX));
+		/* Without tokens it goes on with a sequence. */
+		CLAIM(r < 0 || ((generate.n_tokens > 0 || generate.sequence > 0) && generate.n_stop <= MIMEO_STOP_MAX));
 	} else {
 		r = msg_step_decode(codec, header, sqe->header_length, &step, &detail);
 		CLAIM(r < 0 || (step.n_rows > 0 && step.outputs != 0));
