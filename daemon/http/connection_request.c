@@ -25,7 +25,7 @@ static bool connection_request_check_key(struct connection *connection, struct M
 
 	if (connection->is_unix || route->is_open)
 		return true;
-	if (keys && keys_find(keys, connection_request_header(mhd, MHD_HTTP_HEADER_AUTHORIZATION)))
+	if (keys && keys_have(keys, connection_request_header(mhd, MHD_HTTP_HEADER_AUTHORIZATION)))
 		return true;
 	return api_error_set(error, 401, "invalid_api_key", NULL,
 		"no valid API key: send the header Authorization: Bearer KEY");

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,8 +15,7 @@
 #include "ipc/cleanup.h"
 
 struct key {
-	uint8_t text[KEY_MAX + 1]; /* zero behind the key */
-	char name[KEY_NAME_MAX + 1];
+	uint8_t text[KEY_MAX + 1]; /* zero after the key */
 };
 
 struct keys {
@@ -79,10 +77,9 @@ static bool keys_is_printable(const char *text, size_t n)
 }
 
 /* One line, without its end. NULL, or why it is refused. */
-static const char *keys_take_line(struct keys *keys, const char *line, uint32_t number)
+static const char *keys_take_line(struct keys *keys, const char *line)
 {
 	size_t length = strcspn(line, " \t");
-	const char *name = line + length + strspn(line + length, " \t");
 
 	if (line[0] == '\0' || line[0] == '#')
 		return NULL;
@@ -92,12 +89,7 @@ static const char *keys_take_line(struct keys *keys, const char *line, uint32_t 
 		return "a key has printable ASCII characters only";
 	if (keys->n == KEYS_MAX)
 		return "there are more than 256 keys";
-	struct key *key = &keys->own[keys->n++];
-	memcpy(key->text, line, length);
-	if (name[0])
-		snprintf(key->name, sizeof(key->name), "%.*s", (int)KEY_NAME_MAX, name);
-	else
-		snprintf(key->name, sizeof(key->name), "line %u", number);
+	memcpy(keys->own[keys->n++].text, line, length);
 	return NULL;
 }
 
@@ -110,7 +102,7 @@ static int keys_read(FILE *file, const char *path, struct keys *keys, char *mess
 	for (uint32_t number = 1; (n = getline(&line, &capacity, file)) >= 0; number++) {
 		while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
 			line[--n] = '\0';
-		const char *why = strlen(line) == (size_t)n ? keys_take_line(keys, line, number) : "it has a zero byte";
+		const char *why = strlen(line) == (size_t)n ? keys_take_line(keys, line) : "it has a zero byte";
 		if (why)
 			return keys_fail(-EINVAL, message, size, "%s: line %u: %s", path, number, why);
 	}
@@ -157,23 +149,21 @@ static bool keys_are_equal(const uint8_t a[static KEY_MAX + 1], const uint8_t b[
 	return different == 0;
 }
 
-const char *keys_find(const struct keys *keys, const char *authorization)
+bool keys_have(const struct keys *keys, const char *authorization)
 {
 	static const char scheme[] = "Bearer ";
 	uint8_t given[KEY_MAX + 1] = {0};
-	const struct key *found = NULL;
+	bool found = false;
 
 	if (!authorization || strncasecmp(authorization, scheme, sizeof(scheme) - 1) != 0)
-		return NULL;
+		return false;
 	const char *text = authorization + sizeof(scheme) - 1;
 	size_t length = strlen(text);
 	if (length < KEY_LEAST || length > KEY_MAX)
-		return NULL;
+		return false;
 	memcpy(given, text, length);
 	/* Every key is compared, so that the time does not tell which one it was like. */
-	for (uint32_t i = 0; i < keys->n; i++) {
-		if (keys_are_equal(keys->own[i].text, given))
-			found = &keys->own[i];
-	}
-	return found ? found->name : NULL;
+	for (uint32_t i = 0; i < keys->n; i++)
+		found |= keys_are_equal(keys->own[i].text, given);
+	return found;
 }
