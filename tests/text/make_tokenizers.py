@@ -17,6 +17,8 @@ import sys
 from tokenizers import (AddedToken, Regex, Tokenizer, __version__, decoders, models, normalizers, pre_tokenizers, processors,
                         trainers)
 
+from compare import literal_twin
+
 TEXTS = [
     "Hello, world! It's a test.", " two  spaces   three ", "", " ", "\n\n\t x\r\n", "naïve café e\u0301\u0323 \u1e69\u0307 ﬁ½²Å",
     "日本語のテキスト と한국어", "😀👩\u200d👧 ok", "12 345,678.9 ²³ ٣", "ABC Straße İI ΑΣ", "a-b--c---d", "<s>x</s> <s> <mask>y",
@@ -147,18 +149,6 @@ MAP = charsmap({"ﬁ": "fi", "½": "1/2", "²": "2", "\t": " ", "\n": " ", "\r":
 # ---- what is compared ----
 
 MODELS, ENTRIES = [], []
-
-
-def literal_twin(tokenizer):
-    """For text of users: the tokens that count as special with MIMEO_TEXT_LITERAL are not found in it."""
-    read = json.loads(tokenizer.to_str())
-    vocabulary = tokenizer.get_vocab(with_added_tokens=False)
-    for token in read["added_tokens"]:
-        if not token["special"] and not token["normalized"] and token["content"] not in vocabulary:
-            token["content"] = "\U0010fffd" + token["content"]
-    twin = Tokenizer.from_str(json.dumps(read))
-    twin.encode_special_tokens = True
-    return twin
 
 
 def enter(claim, model=None, texts=TEXTS, added=(), **parts):
