@@ -50,10 +50,10 @@ struct slots {
 	struct request *head;   /* a blocked request that was passed so often that none may pass it now */
 	struct request *reserved_for;   /* requests were preempted for it; what they release is reserved for it ... */
 	uint64_t reserved_step, reserved_turn; /* ... up to an admission turn after this one when this step has completed */
-	/* For which session's requests of which class nothing could be preempted, in which admission turn. */
+	/* In this admission turn no slot could be preempted for this session's requests of this class. */
+	uint64_t no_victim_turn;
 	const struct engine_session *no_victim_of;
 	uint32_t no_victim_class;
-	uint64_t no_victim_turn;
 	uint64_t follow_last_step; /* when the first request that waits for another's tokens has waited for long enough;
 	                              0: none does */
 	uint32_t (*copies)[2]; /* [max_requests] pages to copy ahead of the next step */

@@ -137,9 +137,11 @@ void share_submit(struct engine_session *session)
 			continue;
 		share_raise(&most, other->computed);
 	}
-	/* Not below what was charged: that has a whole prompt as it starts. */
-	share_raise(&user->counter, most > credit ? most - credit : 0);
-	share_raise(&user->computed, most > credit ? most - credit : 0);
+	/* Not by what the others were charged: a prompt is charged as a whole when it starts. */
+	if (most <= credit)
+		return;
+	share_raise(&user->counter, most - credit);
+	share_raise(&user->computed, most - credit);
 }
 
 void share_charge(struct engine_session *session, uint64_t n_tokens)

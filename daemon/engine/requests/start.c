@@ -248,10 +248,11 @@ static enum start_outcome start_place_generate(struct request *request, struct s
 	const uint32_t needed = start_pages_needed(sequence, n_total);
 
 	sequence->claim = ++request->session->accounting->pass;
-	if (needed > kv_pages_free(request->runner->kv))
+	if (needed > kv_pages_free(request->runner->kv)) {
 		start_copies(request->session, request->runner->slots.n_idle);
-	if (needed > kv_pages_free(request->runner->kv) && needed > reclaim_most(request->runner, sequence->claim))
-		return start_wait_beside(request);
+		if (needed > reclaim_most(request->runner, sequence->claim))
+			return start_wait_beside(request);
+	}
 	if (!start_make_free(request, 1, needed, sequence->claim))
 		return start_wait(request);
 	start_run_request(request);
