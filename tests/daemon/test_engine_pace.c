@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The target of a token's time: what prompts of others do to a request past its prompt, on an engine that computes
+/* What a request waits for: prompts of others beside its tokens, steps ahead of its first. On an engine that computes
  * nothing and a clock that the test moves (dry.h). */
 #include "tests/daemon/dry.h"
 
@@ -91,12 +91,38 @@ static void test_prompts_fill_a_step_that_has_no_request_past_its_prompt(void **
 	close_engine();
 }
 
+/* Steps in flight are expected to take 10 ms. */
+static void test_request_that_arrives_during_a_step_is_in_the_next_one(void **state)
+{
+	const struct lane *lane;
+
+	open_engine(0);
+	lane = &dry.engine->lane;
+	ask(0, 10, 50);
+	dry_turns(&dry);
+	assert_int_equal(lane->n_inflight, 2);
+	for (uint32_t i = 0; i < LANE_STEPS; i++)
+		dry.engine->lane.inflight[i].expected_ns = 10 * MS;
+	dry_end_step(&dry);
+	dry_turns(&dry);
+	assert_int_equal(lane->n_inflight, 1);
+	ask(1, 10, 4);
+	dry_turns(&dry);
+	assert_int_equal(lane->n_inflight, 1);
+	dry_now_ns += 9 * MS;
+	dry_turns(&dry);
+	assert_int_equal(lane->n_inflight, 2);
+	assert_int_equal(n_step_tokens, 1 + 10);
+	close_engine();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_prompts_delay_a_token_by_the_target_at_most),
 		cmocka_unit_test(test_without_a_target_prompts_fill_the_step),
 		cmocka_unit_test(test_prompts_fill_a_step_that_has_no_request_past_its_prompt),
+		cmocka_unit_test(test_request_that_arrives_during_a_step_is_in_the_next_one),
 	};
 
 	return cmocka_run_group_tests_name("engine pace", tests, NULL, NULL);

@@ -34,6 +34,10 @@
 #define TICK_NS 5000000u  /* how late sleep may notice a deadline, or space in a full ring */
 #define NAP_NS 20000u     /* a shorter sleep is not worth falling asleep and waking up */
 #define OVERDUE_PARTS 16u /* of the time that a late step has taken so far */
+/* The next step is launched so long before the expected end of the one that runs: the engine's time for a launch, and
+ * what the end of a step differs from the expected one. */
+#define LEAD_NS 300000u
+#define LEAD_PARTS 8u /* and this part of the expected time */
 
 static void idle_relax(void)
 {
@@ -84,6 +88,23 @@ static bool idle_is_timed(const struct lane *lane, uint64_t expected_ns)
 bool idle_wants_bell(const struct lane *lane, uint64_t expected_ns)
 {
 	return (lane->idle.sleepy || lane->idle.slept) && !idle_is_timed(lane, expected_ns);
+}
+
+/* When the step behind the only one in flight is to be launched; 0: at once. */
+static uint64_t idle_launch_at(const struct lane *lane)
+{
+	const uint64_t expected = lane->inflight[lane->first].expected_ns;
+	const uint64_t lead = LEAD_NS + expected / LEAD_PARTS;
+
+	assert(lane->n_inflight == 1);
+	return expected > lead ? lane->idle.lane_since_ns + expected - lead : 0;
+}
+
+bool idle_is_early(const struct lane *lane)
+{
+	const uint64_t at = lane->n_inflight == 1 ? idle_launch_at(lane) : 0;
+
+	return at && clock_ns() < at;
 }
 
 /* ---- sleep ---- */
@@ -149,13 +170,17 @@ static void idle_sleep_until_woken(struct lane *lane, uint64_t limit_ns)
 static uint64_t idle_nap_for(const struct lane *lane, uint64_t now, uint64_t due)
 {
 	const uint64_t spin = (uint64_t)lane->options->spin_us * NS_PER_US;
+	const uint64_t launch = lane->n_inflight == 1 ? idle_launch_at(lane) : 0;
 	uint64_t nap;
 
 	assert(lane->n_inflight > 0 && lane->n_inflight <= LANE_STEPS);
 	if (now + spin + NAP_NS < due) {
 		/* While another step can be launched, a client may answer at once. */
-		return lane->n_inflight < LANE_STEPS && now - lane->idle.since_ns < spin
-			? 0 : due - spin - now;
+		if (lane->n_inflight < LANE_STEPS && now - lane->idle.since_ns < spin)
+			return 0;
+		if (launch <= now || launch > due - spin)
+			return due - spin - now;
+		return launch - now > NAP_NS ? launch - now : 0;
 	}
 	if (now < due + spin)
 		return 0;

@@ -32,6 +32,8 @@ void idle(struct lane *lane);
 void idle_follow(struct lane *lane, uint64_t ended_ns);
 /* The lane was empty: a step that is launched now runs at once. */
 void idle_begin(struct lane *lane);
+/* Is it too early to launch another step behind the one in flight? */
+bool idle_is_early(const struct lane *lane);
 /* Is the engine to be woken behind a step that is expected to take so long? */
 bool idle_wants_bell(const struct lane *lane, uint64_t expected_ns);
 

@@ -19,7 +19,7 @@
  *	for a request that names device buffers: 1 copy a row and result; with a fence, 1 recording
  *	and 1 more completion, posted before the step has run
  *	0 allocations, 0 locks, 0 system calls while lane and clients spin; one doorbell write for each
- *	  client that sleeps, one sleep of the engine's (idle.c), behind a step of unknown length an
+ *	  client that sleeps, two sleeps of the engine's (idle.c), behind a step of unknown length an
  *	  event and, on the stream beside the lane, a wait and a host function; and once in a model's
  *	  life a log line that its draft model is of no use, its graphs too narrow, or its logits not
  *	  finite
@@ -400,7 +400,7 @@ bool step_launch(struct lane *lane)
 	bool any = false;
 
 	/* Models take turns. */
-	for (uint32_t idle = 0; idle < lane->n_runners && lane->n_inflight < LANE_STEPS;) {
+	for (uint32_t idle = 0; idle < lane->n_runners && lane->n_inflight < LANE_STEPS && !idle_is_early(lane);) {
 		bool launched = false;
 		int rc = step_launch_one(lane, &lane->runners[lane->runner_turn], &launched);
 
