@@ -14,7 +14,7 @@
 
 #include <stdint.h>
 
-#define PACE_LEAST 16u /* prompt tokens that a step may have in any case */
+#define PACE_LEAST 8u /* prompt tokens that a step may have in any case */
 #define PACE_FIRST 256u /* prompt tokens while their time is not known */
 
 struct pace {
