@@ -267,7 +267,7 @@ options_of() # bench
 	case $1 in
 	attention) echo --batches 1,32,128 --contexts 1024,4096 --prompts 8192 ;;
 	deterministic) echo --deterministic ;;
-	share) echo --prompt 1000 --tokens 100 ;; # a context of about 1024
+	share) echo --prompt 920 --tokens 200 ;; # a context of about 1024
 	load) echo --processes 1,4,16,32 --in-flight 8 --requests 16 ;;
 	prefix) echo --processes 8 --in-flight 1 --requests 16 --prefix 2000 --prompt 2020 --tokens 16 ;;
 	fair) echo --timeout 60 ;; # at most half of it until tokens are counted
