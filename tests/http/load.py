@@ -4,11 +4,12 @@
 
 	MIMEO_BUILD=build-test python3 tests/http/load.py [--model FOLDER] [--connections 64] [--seconds 60]
 
-Each connection asks for completions one after another. The library has as many requests in flight from one process.
+Each connection asks for completions of different lengths one after another. The library has as many requests in flight from one process.
 Whole replies and streams are measured in turns with it, because a machine's speed changes. The client needs a core of its
 own beside mimeod and mimeo-http: where it has none, its CPU time is lost to the model.
 """
 import argparse
+import itertools
 import json
 import pathlib
 import selectors
@@ -21,12 +22,21 @@ import rig
 PROMPT = "count 97 12\n"
 
 
+def requests_of(arguments, stream):
+    """Requests without end; lengths as in sdk_load.c."""
+    for i in itertools.count():
+        most = arguments.max_tokens
+        length = most // 2 + 1 + i * 7919 % ((most + 1) // 2)
+        body = json.dumps({"prompt": PROMPT, "max_tokens": length, "ignore_eos": True, "temperature": 0, "stream": stream})
+        yield (f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}").encode()
+
+
 class Connection:
-    def __init__(self, path, request):
-        self.request, self.buffer = request, b""
+    def __init__(self, path, requests):
+        self.requests, self.buffer = requests, b""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.connect(path)
-        self.sock.sendall(request)
+        self.sock.sendall(next(requests))
 
     def read(self, stream):
         """Receive, and ask again when the reply is whole."""
@@ -41,16 +51,14 @@ class Connection:
             done = split and len(body) >= int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
         if done:
             self.buffer = b""
-            self.sock.sendall(self.request)
+            self.sock.sendall(next(self.requests))
 
 
 def measure_http(own, arguments, stream):
     """(tokens per second, mimeo-http's and this process' CPU time for a token in us)"""
-    body = json.dumps({"prompt": PROMPT, "max_tokens": arguments.max_tokens, "ignore_eos": True, "temperature": 0,
-                       "stream": stream})
-    request = (f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}").encode()
+    requests = requests_of(arguments, stream)
     selector = selectors.DefaultSelector()
-    connections = [Connection(str(own.server.path), request) for _ in range(arguments.connections)]
+    connections = [Connection(str(own.server.path), requests) for _ in range(arguments.connections)]
     for connection in connections:
         selector.register(connection.sock, selectors.EVENT_READ, connection)
     # An event of a stream may have several tokens, and a token may have no text.

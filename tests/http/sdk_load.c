@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * sdk_load SOCKET REQUESTS SECONDS MAX_TOKENS ID...: keeps so many generate requests in flight for so long, each with
- * this prompt and all of its tokens, and prints the tokens per second. What load.py sets HTTP against.
+ * this prompt and an answer of MAX_TOKENS / 2 + 1 to MAX_TOKENS tokens, and prints the tokens per second. What load.py
+ * sets HTTP against, with the same lengths.
  */
 #include <err.h>
 #include <stdbool.h>
@@ -19,12 +20,20 @@ static double now_s(void)
 	return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-static void ask(struct mimeo *m, const struct mimeo_generate *generate)
+/* Answers of one length would end, and start, together. */
+static uint32_t length_of(uint64_t request, uint32_t most)
 {
+	return most / 2 + 1 + (uint32_t)(request * 7919 % ((most + 1) / 2));
+}
+
+static void ask(struct mimeo *m, struct mimeo_generate *generate, uint32_t most)
+{
+	static uint64_t n_asked;
 	struct mimeo_request *request = mimeo_request_get(m);
 
 	if (!request)
 		errx(1, "no free request");
+	generate->max_tokens = length_of(n_asked++, most);
 	int rc = mimeo_request_prep_generate(request, generate);
 	if (rc < 0)
 		errx(1, "%s", mimeo_request_message(request));
@@ -55,10 +64,10 @@ int main(int argc, char **argv)
 		ids[i - 5] = atoi(argv[i]);
 	generate.tokens = ids;
 	generate.n_tokens = (uint32_t)argc - 5;
-	generate.max_tokens = (uint32_t)atoi(argv[4]);
+	const uint32_t most = (uint32_t)atoi(argv[4]);
 	generate.flags = MIMEO_GENERATE_IGNORE_EOS;
 	for (int i = 0; i < atoi(argv[2]); i++)
-		ask(m, &generate);
+		ask(m, &generate, most);
 	mimeo_submit(m);
 	double began = now_s(), until = began + atof(argv[3]);
 	while (now_s() < until && mimeo_event_wait(m, &event, 10000) > 0) {
@@ -69,7 +78,7 @@ int main(int argc, char **argv)
 			errx(1, "%s", mimeo_strerror(event.status));
 		mimeo_event_seen(m, &event);
 		if (last) {
-			ask(m, &generate);
+			ask(m, &generate, most);
 			mimeo_submit(m);
 		}
 	}
