@@ -91,28 +91,42 @@ static void test_prompts_fill_a_step_that_has_no_request_past_its_prompt(void **
 	close_engine();
 }
 
-/* Steps in flight are expected to take 10 ms. */
-static void test_request_that_arrives_during_a_step_is_in_the_next_one(void **state)
+/* One step is in flight, and expected to take 10 ms. */
+static void open_with_step(bool notify)
 {
-	const struct lane *lane;
+	struct lane *lane;
 
 	open_engine(0);
 	lane = &dry.engine->lane;
 	ask(0, 10, 50);
 	dry_turns(&dry);
 	assert_int_equal(lane->n_inflight, 2);
-	for (uint32_t i = 0; i < LANE_STEPS; i++)
-		dry.engine->lane.inflight[i].expected_ns = 10 * MS;
+	for (uint32_t i = 0; i < LANE_STEPS; i++) {
+		lane->inflight[i].expected_ns = 10 * MS;
+		lane->inflight[i].notify = notify;
+	}
 	dry_end_step(&dry);
 	dry_turns(&dry);
-	assert_int_equal(lane->n_inflight, 1);
+}
+
+static void test_request_that_arrives_during_a_step_is_in_the_next_one(void **state)
+{
+	open_with_step(false);
 	ask(1, 10, 4);
 	dry_turns(&dry);
-	assert_int_equal(lane->n_inflight, 1);
+	assert_int_equal(dry.engine->lane.n_inflight, 1);
 	dry_now_ns += 9 * MS;
 	dry_turns(&dry);
-	assert_int_equal(lane->n_inflight, 2);
+	assert_int_equal(dry.engine->lane.n_inflight, 2);
 	assert_int_equal(n_step_tokens, 1 + 10);
+	close_engine();
+}
+
+/* It would sleep until that step's end. */
+static void test_engine_that_the_lane_wakes_launches_ahead_at_once(void **state)
+{
+	open_with_step(true);
+	assert_int_equal(dry.engine->lane.n_inflight, 2);
 	close_engine();
 }
 
@@ -123,6 +137,7 @@ int main(void)
 		cmocka_unit_test(test_without_a_target_prompts_fill_the_step),
 		cmocka_unit_test(test_prompts_fill_a_step_that_has_no_request_past_its_prompt),
 		cmocka_unit_test(test_request_that_arrives_during_a_step_is_in_the_next_one),
+		cmocka_unit_test(test_engine_that_the_lane_wakes_launches_ahead_at_once),
 	};
 
 	return cmocka_run_group_tests_name("engine pace", tests, NULL, NULL);

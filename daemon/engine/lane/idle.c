@@ -90,14 +90,17 @@ bool idle_wants_bell(const struct lane *lane, uint64_t expected_ns)
 	return (lane->idle.sleepy || lane->idle.slept) && !idle_is_timed(lane, expected_ns);
 }
 
-/* When the step behind the only one in flight is to be launched; 0: at once. */
+/* When the step behind the only one in flight is to be launched; 0: at once, because it is late or the engine does
+ * not look at the clock meanwhile. */
 static uint64_t idle_launch_at(const struct lane *lane)
 {
-	const uint64_t expected = lane->inflight[lane->first].expected_ns;
-	const uint64_t lead = LEAD_NS + expected / LEAD_PARTS;
+	const struct inflight *oldest = &lane->inflight[lane->first];
+	const uint64_t lead = LEAD_NS + oldest->expected_ns / LEAD_PARTS;
 
 	assert(lane->n_inflight == 1);
-	return expected > lead ? lane->idle.lane_since_ns + expected - lead : 0;
+	if (oldest->notify || oldest->expected_ns <= lead)
+		return 0;
+	return lane->idle.lane_since_ns + oldest->expected_ns - lead;
 }
 
 bool idle_is_early(const struct lane *lane)
