@@ -94,14 +94,14 @@ static bool admit_walk(struct engine_session *session, uint32_t class, bool spar
 	struct request *request = session->waiting, *next;
 
 	for (; request && session->cost < most; request = next) {
-		enum start_outcome outcome = BLOCKED;
+		enum start_outcome outcome = START_BLOCKED;
 
 		next = request->next;
 		session->cost += admit_cost(request);
 		if (request->class == class && (spare || !class_is_spare(request)) &&
 			!admit_names_claimed(request, pass))
 			outcome = admit_start(request);
-		if (outcome == BLOCKED) {
+		if (outcome == START_BLOCKED) {
 			admit_claim_all(request, pass);
 			continue;
 		}
@@ -187,7 +187,7 @@ static struct engine_session *admit_next(const struct accounting *accounting, bo
 static bool admit_try(struct accounting *accounting, struct request *request, bool spare)
 {
 	return request && class_is_spare(request) == spare && !admit_names_claimed(request, ++accounting->pass) &&
-		admit_start(request) == STARTED;
+		admit_start(request) == START_DONE;
 }
 
 /* The models' heads, and those for which slots and pages are reserved (start.h), are tried wherever they are in their

@@ -25,12 +25,12 @@
 #define START_PASSES 32 /* requests that may pass a blocked one */
 #define START_COPIED 64 /* tokens that are copied or compared cost as much as a request */
 
-/* Refuse the request; it no longer waits. */
+/* Refuse the request; it no longer waits. Checks that find nothing wrong return START_BLOCKED. */
 static enum start_outcome start_fail(struct request *request, int status, struct msg_detail d)
 {
 	finish_request(request, status,
 		request->op == RING_OP_GENERATE ? MIMEO_FINISH_ERROR : MIMEO_FINISH_NONE, &d);
-	return STARTED;
+	return START_DONE;
 }
 
 static uint32_t start_pages_needed(const struct sequence *sequence, uint32_t n_total)
@@ -107,10 +107,10 @@ static enum start_outcome start_wait(struct request *request)
 
 	/* Where no slot is free nothing passes it: it is its session's turn later. */
 	if (!slots->n_free)
-		return BLOCKED;
+		return START_BLOCKED;
 	if (!slots->blocked || start_is_older(request, slots->blocked))
 		slots->blocked = request;
-	return BLOCKED;
+	return START_BLOCKED;
 }
 
 /* The request waits for something that may never be released, so it must not delay others. */
@@ -118,7 +118,7 @@ static enum start_outcome start_wait_beside(struct request *request)
 {
 	engine_session_wait_beside(request);
 	request->n_passed = 0;
-	return BLOCKED;
+	return START_BLOCKED;
 }
 
 /* Are the free slots and pages reserved for another request? */
@@ -173,7 +173,7 @@ static bool start_make_free(struct request *request, uint32_t n_slots, uint32_t 
 
 /* ---- generate ---- */
 
-/* Set how many tokens the request may generate. STARTED: it was refused. */
+/* Set how many tokens the request may generate, or refuse it. */
 static enum start_outcome start_limit(struct request *request, const struct sequence *sequence)
 {
 	const struct runner *runner = request->runner;
@@ -191,14 +191,14 @@ static enum start_outcome start_limit(struct request *request, const struct sequ
 		return start_fail(request, MIMEO_E_TOO_LONG,
 			DETAIL(RING_DETAIL_PAGES, in_all, n_pages));
 	if (!request->no_limit)
-		return BLOCKED;
+		return START_BLOCKED;
 	total = most < max_seq_len ? most : max_seq_len;
 	if (request->max_tokens > total - n_own)
 		request->max_tokens = (uint32_t)(total - n_own);
-	return BLOCKED;
+	return START_BLOCKED;
 }
 
-/* A request without tokens goes on with those of its sequence. STARTED: refused, for it cannot. */
+/* A request without tokens goes on with those of its sequence, or is refused because it cannot. */
 static enum start_outcome start_continue(struct request *request, struct sequence *sequence)
 {
 	const bool computed = sequence->n_computed == sequence->n_tokens;
@@ -209,10 +209,10 @@ static enum start_outcome start_continue(struct request *request, struct sequenc
 		return start_fail(request, MIMEO_E_UNSUPPORTED, DETAIL(RING_DETAIL_CONTINUE, request->sequence, 1));
 	if (computed)
 		sequence_step_back(sequence);
-	return BLOCKED;
+	return START_BLOCKED;
 }
 
-/* STARTED: refused, for what is wrong with its sequence. */
+/* Refuse a request whose sequence, length or quota does not allow it. */
 static enum start_outcome start_check_generate(struct request *request, struct sequence *sequence)
 {
 	struct msg_detail refusal;
@@ -223,11 +223,12 @@ static enum start_outcome start_check_generate(struct request *request, struct s
 	if (sequence->runner != request->runner)
 		return start_fail(request, MIMEO_E_INVALID,
 			DETAIL(RING_DETAIL_ROW_MODEL, 0, request->sequence));
-	if (!request->rows[0].n_tokens && start_continue(request, sequence) == STARTED)
-		return STARTED;
-	if (start_limit(request, sequence) == STARTED)
-		return STARTED;
-	return charge_generate(request, sequence, &refusal) ? BLOCKED : start_fail(request, MIMEO_E_QUOTA, refusal);
+	if (!request->rows[0].n_tokens && start_continue(request, sequence) == START_DONE)
+		return START_DONE;
+	if (start_limit(request, sequence) == START_DONE)
+		return START_DONE;
+	return charge_generate(request, sequence, &refusal) ? START_BLOCKED
+							    : start_fail(request, MIMEO_E_QUOTA, refusal);
 }
 
 /* The length for which the request gets pages when it starts: its tokens, the first generated one, and the
@@ -257,7 +258,7 @@ static enum start_outcome start_place_generate(struct request *request, struct s
 		return start_wait(request);
 	start_run_request(request);
 	start_run(request, 0, sequence, n_total);
-	return STARTED;
+	return START_DONE;
 }
 
 /* It does not start so far. */
@@ -267,7 +268,7 @@ static enum start_outcome start_cut(struct request *request, struct sequence *se
 		sequence_drop_prefix(sequence);
 	if (!request->started)
 		sequence->n_tokens -= request->rows[0].n_tokens;
-	return BLOCKED;
+	return START_BLOCKED;
 }
 
 /* Does it wait for a running request that computes the beginning of its prompt? */
@@ -293,10 +294,10 @@ enum start_outcome start_generate(struct request *request)
 		sequence->ephemeral = true;
 		sequence_reset(sequence, runner);
 	}
-	if (!request->started && start_check_generate(request, sequence) == STARTED)
-		return STARTED;
+	if (!request->started && start_check_generate(request, sequence) == START_DONE)
+		return START_DONE;
 	if (start_is_passed_over(request) || follow_waits(request))
-		return BLOCKED;
+		return START_BLOCKED;
 	if (!start_has_slots(request, 1))
 		return start_wait(request);
 	if (!request->started)
@@ -306,7 +307,7 @@ enum start_outcome start_generate(struct request *request)
 		n_cached = sequence_take_prefix(sequence, request->n_drafts > 0);
 	if (start_follows(request, sequence, n_cached))
 		return start_cut(request, sequence, n_cached);
-	if (start_place_generate(request, sequence) == BLOCKED)
+	if (start_place_generate(request, sequence) == START_BLOCKED)
 		return start_cut(request, sequence, n_cached);
 	if (!request->started) {
 		request->n_cached = n_cached;
@@ -315,12 +316,12 @@ enum start_outcome start_generate(struct request *request)
 	}
 	counter_add(&request->runner->n_cached_tokens, n_cached);
 	request->started = true;
-	return STARTED;
+	return START_DONE;
 }
 
 /* ---- step ---- */
 
-/* Check the rows of a step. STARTED: it was refused. BLOCKED: they are valid. */
+/* Refuse a step with an invalid row. */
 static enum start_outcome start_check_rows(struct request *request)
 {
 	struct engine_session *session = request->session;
@@ -345,7 +346,7 @@ static enum start_outcome start_check_rows(struct request *request)
 			return start_fail(request, MIMEO_E_TOO_LONG, DETAIL(RING_DETAIL_LENGTH,
 				s->n_tokens + row->n_tokens, max_seq_len));
 	}
-	return BLOCKED;
+	return START_BLOCKED;
 }
 
 struct sequence *start_row_sequence(const struct request *request, uint32_t i)
@@ -353,8 +354,8 @@ struct sequence *start_row_sequence(const struct request *request, uint32_t i)
 	return engine_session_sequence(request->session, request->rows[i].sequence);
 }
 
-/* STARTED: refused, for pages that it can never have: those of one of its rows, or of all of them if they cannot be
- * evicted as they end. */
+/* Refuse a step for pages that it can never have: those of one of its rows, or of all of them if they cannot be evicted
+ * as they end. */
 static enum start_outcome start_check_pages(struct request *request)
 {
 	const struct runner *runner = request->runner;
@@ -371,7 +372,7 @@ static enum start_outcome start_check_pages(struct request *request)
 	if (sequence_request_fixes(request))
 		n_most = n_all;
 	if (n_most <= n_pages)
-		return BLOCKED;
+		return START_BLOCKED;
 	return start_fail(request, MIMEO_E_NO_MEMORY, DETAIL(RING_DETAIL_PAGES, (int64_t)n_most, n_pages));
 }
 
@@ -392,7 +393,7 @@ static void start_cut_row(struct request *request, struct sequence *s, uint32_t 
 	s->n_tokens -= request->rows[request->n_rows_started].n_tokens;
 }
 
-/* Start the next row, if it gets a slot and pages; the rows that wait have the mark `claim`. STARTED: it has, or the
+/* Start the next row, if it gets a slot and pages; the rows that wait have the mark `claim`. START_DONE: it has, or the
  * request has ended because it cannot have them. */
 static enum start_outcome start_row(struct request *request, uint64_t claim)
 {
@@ -405,7 +406,7 @@ static enum start_outcome start_row(struct request *request, uint64_t claim)
 
 	if (needed > most || !start_make_free(request, 1, needed, claim)) {
 		start_cut_row(request, s, n_cached);
-		return needed <= most ? BLOCKED : start_fail(request, MIMEO_E_NO_MEMORY,
+		return needed <= most ? START_BLOCKED : start_fail(request, MIMEO_E_NO_MEMORY,
 			DETAIL(RING_DETAIL_PAGES, needed, most));
 	}
 	request->state = REQUEST_STARTING;
@@ -415,7 +416,7 @@ static enum start_outcome start_row(struct request *request, uint64_t claim)
 	share_charge(request->session, s->n_tokens - s->n_computed);
 	start_run(request, i, s, s->n_tokens);
 	request->n_rows_started++;
-	return STARTED;
+	return START_DONE;
 }
 
 static bool start_others_wait(const struct engine_session *session)
@@ -450,31 +451,31 @@ enum start_outcome start_step(struct request *request)
 	uint32_t n;
 
 	if (request->state == REQUEST_WAITING &&
-		(start_check_rows(request) == STARTED || start_check_pages(request) == STARTED))
-		return STARTED;
+		(start_check_rows(request) == START_DONE || start_check_pages(request) == START_DONE))
+		return START_DONE;
 	if (request->state == REQUEST_WAITING && !charge_step(request, &refusal))
 		return start_fail(request, MIMEO_E_QUOTA, refusal);
 	if (start_is_passed_over(request))
-		return BLOCKED;
+		return START_BLOCKED;
 	claim = ++request->session->accounting->pass;
 	for (uint32_t i = request->n_rows_started; i < request->n_rows; i++)
 		start_row_sequence(request, i)->claim = claim;
 	for (n = start_most_rows(request); n && request->n_rows_started < request->n_rows; n--) {
-		if (!start_has_slots(request, 1) || start_row(request, claim) == BLOCKED)
+		if (!start_has_slots(request, 1) || start_row(request, claim) == START_BLOCKED)
 			return start_wait(request);
 		request->session->started = true;
 		if (request->state != REQUEST_STARTING)
-			return STARTED;
+			return START_DONE;
 	}
 	if (request->n_rows_started < request->n_rows)
-		return BLOCKED;
+		return START_BLOCKED;
 	start_run_request(request);
-	return STARTED;
+	return START_DONE;
 }
 
 /* A sequence call is done at once. */
 enum start_outcome start_call(struct request *request)
 {
 	start_copies(request->session, sequence_call(request));
-	return STARTED;
+	return START_DONE;
 }
