@@ -3,9 +3,8 @@
 #define MIMEO_DAEMON_ENGINE_LANE_H
 
 /*
- * The lane: the one stream on which graphs replay, and the steps that are in flight on it. Step k + 1 is
- * launched before the host has read step k's tokens. The engine's thread alone, except where it says
- * otherwise.
+ * The lane: the one stream on which graphs replay, and the steps that are in flight on it. The engine's thread
+ * alone, except where it says otherwise.
  *
  *	schedule.c  which rows the next step carries
  *	step.c      launches it
@@ -54,8 +53,8 @@ struct inflight {
 	uint32_t n_drafts;         /* the most draft tokens that one of its rows wants */
 	uint32_t n_prompt;         /* tokens of rows that are no decodes */
 	uint32_t n_decodes;        /* rows that are */
-	bool read; /* its results are, but those of rows with positions; it stays in the lane as long as the last
-	              part is running */
+	bool read; /* its results were read, except those of rows with positions; it stays in the lane while its
+	              last part runs */
 };
 
 /* Its tokens go ahead of its last part: draft passes, results of positions. */

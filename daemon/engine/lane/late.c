@@ -8,8 +8,8 @@
  *
  * Warm-up and recording take one turn on the engine, with nothing in the lane; instantiating, uploading
  * and destroying are the builder's, one graph at a time. A turn is paid back before the next: captures
- * have at most one part in LATE_SHARE + 1 of the engine's time, but when no request was there for
- * quiet_ns. Until its graph is there, a batch runs eager.
+ * take at most 1 / (LATE_SHARE + 1) of the engine's time, except when there is no request and no step was
+ * launched for quiet_ns. Until its graph is there, a batch runs eager.
  *
  * Idle graphs are dropped when the device is out of memory for a client's buffer, by generation: those
  * that no step has replayed in this one and the one before. A step that wants one again has it captured

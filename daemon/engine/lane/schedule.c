@@ -49,8 +49,8 @@ static bool schedule_is_past_prompt(const struct sequence *s)
 }
 
 /* One token, and every earlier one computed: a generate request past its prompt or with none but that token, or a
- * client's own loop appending one token to a history. The last token of a longer prompt is none. With draft tokens a
- * slot's first row is none either: it does not begin where the slot's last one ended. */
+ * client's own loop appending one token to a history. The last token of a longer prompt is not one. With draft tokens a
+ * slot's first row is not one either: it does not begin where the slot's last one ended. */
 static bool schedule_is_decode(const struct sequence *s)
 {
 	if (schedule_remaining(s) != 1 || !schedule_may_sample(s))
@@ -103,7 +103,7 @@ static void schedule_count_row(struct sequence *s, uint32_t n_tokens)
 	else if (s->n_drafted > s->n_computed)
 		s->n_drafted = s->n_computed;
 	s->n_computed += n_tokens;
-	/* What is launched is there for all that is launched later. */
+	/* Steps run in order: later ones find these keys. */
 	sequence_share(s);
 	follow_launched(s);
 }
@@ -180,7 +180,7 @@ static void schedule_add_drafts(struct inflight *inflight, const struct sequence
 		inflight->n_drafts = s->n_drafts;
 }
 
-/* Of n_tokens more those that were not computed before an eviction or preemption. */
+/* Of the next n_tokens, those that are computed for the first time. */
 static uint32_t schedule_new_tokens(const struct sequence *s, uint32_t n_tokens)
 {
 	const uint32_t begin = s->n_computed > s->n_evicted ? s->n_computed : s->n_evicted;
@@ -269,7 +269,6 @@ static struct sequence *schedule_at_turn(const struct batch *b, uint32_t i)
 	return slots->running[(b->schedule->turn + i) % slots->n_running];
 }
 
-/* It has a row in this step already. */
 static bool schedule_is_in(const struct batch *b, const struct sequence *s)
 {
 	return s->last_step == b->inflight->step;
@@ -296,7 +295,6 @@ static uint32_t schedule_decode_end(const struct batch *b, const struct sequence
 	return end < limit ? (uint32_t)end : limit;
 }
 
-/* Take pages for the decode's row. */
 static bool schedule_take_pages(struct batch *b, struct sequence *s)
 {
 	struct runner *runner = b->runner;
@@ -424,7 +422,7 @@ static void schedule_add_chunks(struct batch *b)
 	b->schedule->chunks_wait = !schedule_has_room(b) && schedule_next_prefill(b);
 }
 
-/* They are launched ahead of the rows, also where there is none: later ones of a slot follow on the lane. */
+/* Launched ahead of the rows, also in a step without rows: a slot's later updates follow in order. */
 static void schedule_add_updates(struct batch *b)
 {
 	for (uint32_t i = 0; i < b->runner->slots.n_running; i++) {

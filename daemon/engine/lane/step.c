@@ -13,7 +13,8 @@
  *	1 outbox launch         tokens and the step's number to pinned memory; with draft passes 1
  *	                        ahead of them, with the tokens, and 1 behind them, with the end
  *	1 completion per row    64 bytes into the session's ring
- *	in the first steps of a request that says something about its logits: 1 launch more for all slots
+ *	in the first steps of a request with penalties, bias, token mask, min_tokens or logprobs: 1 launch more
+ *	  for all slots
  *	for a request that wants results of all positions, or of its own tokens: a product of the head for each
  *	  max_rows positions, and 1 or 2 launches or copies each; and 1 outbox launch ahead of them
  *	for a request that names device buffers: 1 copy a row and result; with a fence, 1 recording
@@ -130,7 +131,7 @@ static int step_last(struct lane *lane, struct inflight *inflight, uint32_t i)
 	return request->want_hidden ? step_hidden(lane, inflight, i) : 0;
 }
 
-/* All results of a row that completes its sequence's target are launched: the fence comes behind the last row's. */
+/* When the request's last row is launched, record its fence behind all of its results. */
 static int step_fence(struct lane *lane, struct request *request)
 {
 	assert(request->n_rows_unlaunched > 0);
@@ -229,7 +230,7 @@ static int step_outbox(struct lane *lane, struct inflight *inflight, uint32_t n_
 }
 
 /* The results, ahead of the draft passes and of results of positions: a client that waits for a token does not wait
- * for draft tokens of the next ones. All else goes by the step's end: the lane, its fences, what returns. */
+ * for draft tokens of the next ones. Slots, pages and device buffers return at the step's end. */
 static int step_outbox_results(struct lane *lane, struct inflight *inflight)
 {
 	return step_outbox(lane, inflight, inflight->n_rows, inflight->slot->results_flag,
@@ -368,8 +369,8 @@ static int step_launch_one(struct lane *lane, struct runner *runner, bool *ret_l
 	inflight->runner = runner;
 	inflight->step = runner->launched + 1;
 	inflight->read = false;
-	/* Copies go ahead without rows if those that asked for them have ended: they hold pages; and updates, which
-	 * rows wait for. */
+	/* A step without rows is launched for copies, which hold pages even if their requests have ended, and for
+	 * updates, for which rows wait. */
 	if (!schedule_rows(lane, inflight, &shape) && !runner->slots.n_copies && !inflight->slot->n_updates) {
 		inflight->slot->step = 0;
 		return 0;

@@ -29,15 +29,14 @@ struct accounting {
 	struct share_user users[ENGINE_SESSIONS_MAX];
 	uint32_t active_weight; /* of users with requests in flight */
 	uint64_t last_counter, last_computed; /* of the last of them, when there was none left: share.h */
-	uint64_t n_turns;       /* of admission */
-	uint64_t n_rounds;      /* of admission: changes that it has seen */
-	struct engine_session *grown; /* whose passes may cost grown_cost in the next turn: admit.c; or NULL */
+	uint64_t n_turns, n_rounds;   /* of admission: admit.h */
+	struct engine_session *grown; /* whose passes may cost grown_cost in the next admission turn; or NULL */
 	uint32_t grown_cost;
 	struct engine_buffer *closing; /* buffers that a request or a launched step may still name */
 	struct request *ending;        /* ENDING requests of all sessions */
 	bool admit;                    /* a change may let a waiting request start */
 	bool draining, lost;
-	uint64_t pass; /* admission passes */
+	uint64_t pass; /* the last number of an admission pass */
 	uint64_t n_submitted;         /* the order of the last request */
 	uint32_t n_requests;
 	uint32_t n_deadlines;         /* of requests and held entries */

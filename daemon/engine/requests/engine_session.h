@@ -9,7 +9,7 @@
 #include "daemon/engine/requests/request.h"
 #include "daemon/engine/requests/sequence.h"
 
-/* An entry that was read and not yet made a request. */
+/* held.h */
 struct held_entry {
 	struct held_entry *prev, *next; /* in order of submission */
 	bool held;
@@ -26,13 +26,15 @@ struct engine_session {
 	bool publish;  /* completions were pushed */
 	bool cq_full;  /* no space for another final completion: its ring is not read */
 	struct share_session share;
-	uint64_t tried;  /* admission turn in which nothing more of it could start; and no more batch request */
-	uint64_t tried_batch;
-	uint64_t looked; /* its last admission turn; in that, what passes of each class cost, and of spare requests, */
-	uint32_t costs[MIMEO_CLASS_BATCH + 2];
-	uint32_t cost;     /* and of the present pass; */
-	bool started, cut; /* whether it started a request; and whether requests were left that were not examined */
-	uint64_t whole;    /* the last round in which its list was examined to the end */
+	/* Admission (admit.h). */
+	uint64_t tried;       /* the last turn in which nothing more of it could start */
+	uint64_t tried_batch; /* the same of its batch requests, spare ones included */
+	uint64_t looked;      /* the last turn that had a pass of it */
+	uint32_t costs[MIMEO_CLASS_BATCH + 2]; /* of that turn's passes: of each class; then of those for spare requests */
+	uint32_t cost;  /* the present pass's entry of these */
+	bool started;   /* a request of it started or ended in that turn */
+	bool cut;       /* a pass of that turn left requests that it did not examine */
+	uint64_t whole; /* the last round in which its list was examined to the end */
 	uint32_t n_in_flight, n_waiting, n_open;
 	uint32_t n_busy;    /* sequences that are not IDLE */
 	uint32_t n_running; /* scratch of reclaim.c: slots, or pages, of running sequences of a model */

@@ -6,8 +6,8 @@
  * A generate request whose prompt begins as that of a running request, which is still to be computed, waits for it:
  * n requests with one prompt compute it once. It waits until the running one has launched the pages that both have,
  * has ended or was preempted, and in all for a number of steps that is set when it first waits: so the one that it
- * waits for may be anybody's, and as slow as it likes. Of those that wait for a request that ends, the first one to
- * start is waited for in turn. Hot path: no allocation, no lock, no system call.
+ * waits for may be anybody's, and as slow as it likes. When that request ends, the first of the waiting ones to start
+ * computes for the others. Hot path: no allocation, no lock, no system call.
  */
 
 #include "daemon/engine/requests/engine_session.h"

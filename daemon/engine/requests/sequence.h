@@ -38,7 +38,7 @@ struct sequence {
 	bool fixed;      /* its keys cannot be computed from its tokens */
 	bool pinned;     /* its pages are counted as pinned: open, and fixed or to be fixed by its request */
 	bool starved;    /* there were no pages for its next tokens */
-	bool update_began, updated; /* its slot has a part of what the request says about its logits; and all */
+	bool update_began, updated; /* its slot has some of its request's slot_updates; all of them */
 	int32_t slot;    /* -1: none */
 	int32_t *tokens; /* [session.max_seq_len] prompt and output that the host knows */
 	uint32_t n_tokens;
@@ -51,7 +51,7 @@ struct sequence {
 	struct kv_table table;
 	uint64_t salt;           /* of its pages in the prefix cache */
 	uint32_t n_shown;        /* leading entries of the table that the slot's block table has */
-	uint32_t n_counted;      /* leading tokens that the slot's counts have, as far as they are to have any */
+	uint32_t n_counted;      /* leading tokens that slot_counts has, or that its request does not count */
 	struct request *request; /* RUNNING, or RELEASING and preempted */
 	bool batch;              /* RUNNING for a batch request */
 	uint32_t row;            /* which of the request's */
@@ -89,7 +89,7 @@ int sequence_extend(struct sequence *sequence, uint32_t n_total);
 void sequence_run(struct sequence *sequence, struct request *request, uint32_t row);
 /* The request has ended: back to IDLE as soon as no launched step names the slot. */
 void sequence_stop(struct sequence *sequence);
-/* Of the pages that the request would share. */
+/* The salt of pages that the request may share. */
 uint64_t sequence_salt_of(const struct sequence *sequence, const struct request *request);
 /* Begin an IDLE sequence without pages with those of the prefix cache that have its tokens; the last
  * token is left to be computed. For a request whose tokens may be shared: sequence_shares. Returns how many

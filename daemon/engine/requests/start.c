@@ -7,7 +7,8 @@
  * When START_PASSES requests have passed the model's oldest blocked request, it becomes the model's head.
  * Then no other request of the model starts, and generate requests are preempted, the youngest first, until
  * the head fits. Requests older than the head are preempted only if they have gained a token since they
- * started, so that they end, too. Of a request that would be spare only batch requests count that pass it.
+ * started, so that they end, too. If the blocked request would be spare (class.h), only batch requests that pass it
+ * count.
  */
 #include "daemon/engine/requests/start.h"
 
@@ -105,7 +106,7 @@ static enum start_outcome start_wait(struct request *request)
 {
 	struct slots *slots = &request->runner->slots;
 
-	/* Where no slot is free nothing passes it: it is its session's turn later. */
+	/* Without a free slot nothing passes it; its session has a turn later. */
 	if (!slots->n_free)
 		return START_BLOCKED;
 	if (!slots->blocked || start_is_older(request, slots->blocked))
@@ -261,7 +262,7 @@ static enum start_outcome start_place_generate(struct request *request, struct s
 	return START_DONE;
 }
 
-/* It does not start so far. */
+/* It goes on waiting: undo what was prepared. */
 static enum start_outcome start_cut(struct request *request, struct sequence *sequence, uint32_t n_cached)
 {
 	if (n_cached)
@@ -384,7 +385,7 @@ static uint32_t start_append_row(struct request *request, struct sequence *s)
 	return !s->table.n_pages && start_may_take_prefix(s, request) ? sequence_take_prefix(s, false) : 0;
 }
 
-/* It does not start so far. If it kept pages of the prefix cache, another waiting request would evict them, and each
+/* The row does not start now. If it kept pages of the prefix cache, another waiting request would evict them, and each
  * of the two would have the other examined again. */
 static void start_cut_row(struct request *request, struct sequence *s, uint32_t n_cached)
 {
