@@ -15,7 +15,7 @@
 #include <assert.h>
 #include <stdint.h>
 
-/* How much more the user may have: used and own are what all and he hold, n_holders the users who hold some. */
+/* How much more the user may have: used and own are what all users and this one hold, n_holders how many hold some. */
 static inline uint64_t quota_rule_left(uint64_t total, uint64_t used, uint64_t own, uint64_t n_holders)
 {
 	const uint64_t left = total - used, n = n_holders + (own == 0) + 1;

@@ -133,7 +133,7 @@ int rig_teardown(void **state);
 	{#test, test, rig_setup_engine, rig_teardown, &(struct rig_options){__VA_ARGS__}}
 
 void rig_attach(struct rig *rig, struct rig_client *ret, uint32_t entries);
-/* The same for a user and his weight (0: 1), which the engine reads as it attaches. */
+/* The same for a user and its weight (0: 1), which the engine reads as it attaches. */
 void rig_attach_as(struct rig *rig, struct rig_client *ret, uint32_t entries, uid_t uid, uint32_t weight);
 /* Attach one more client, which rig_close detaches; 4 at most. */
 struct rig_client *rig_other(struct rig *rig, uint32_t entries);

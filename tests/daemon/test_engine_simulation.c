@@ -8,8 +8,8 @@
  *
  * The longest wait. r is the request that its session is to start next, of a user of weight w, and W the weight of
  * all active users. Others go first as long as their counters are lower. A counter is ahead of the lowest by at most
- * what its user had computed while it was not his turn: a prompt, which is charged as a whole, and what the requests
- * that he has running bring: SLOTS * LENGTH tokens, / w. Each other user v catches up with SLOTS * LENGTH * v / w
+ * what its user had computed while others had the turn: a prompt, which is charged as a whole, and what the requests
+ * that it has running bring: SLOTS * LENGTH tokens, / w. Each other user v catches up with SLOTS * LENGTH * v / w
  * tokens, all of them with SLOTS * LENGTH * W / w. A step that computes computes one new token at least, but for
  * recomputation, and each preemption follows a new token: no more than a request's length is computed once more for
  * it. So r waits for at most SLOTS * LENGTH * W / w * LENGTH / BATCH steps. That is for the worst of all clients;

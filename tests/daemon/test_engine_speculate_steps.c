@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Steps of a model with a draft as they are launched: what rows they carry, what results leave from their
- * rows, that the engine does not wait for one before it launches the next, and nobody for the drafts behind
- * his tokens. Every launch of `prepare` is recorded, and a test may hold the lane ahead of one.
+ * rows, that the engine does not wait for one before it launches the next, and no client for the drafts behind
+ * its tokens. Every launch of `prepare` is recorded, and a test may hold the lane ahead of one.
  */
 #include "tests/daemon/rig.h"
 

@@ -40,11 +40,11 @@ uint32_t pinned_mark(struct slots *slots, const struct sequence *sequence);
 uint64_t pinned_asked(const struct sequence *sequence, uint32_t n_total);
 /* How many more the request's user may have. */
 uint32_t pinned_left(const struct request *request);
-/* Charge him for n pages that the request will pin. */
+/* Charge the request's user for n pages that it will pin. */
 void pinned_promise(struct request *request, uint32_t n);
 /* The request has ended. */
 void pinned_end(struct request *request);
-/* The session ends, and has neither sequences nor requests; no page is charged to its user if it is his last. */
+/* The session ends, and has neither sequences nor requests; no page is charged to its user if that has no other. */
 void pinned_detach(const struct engine_session *session);
 
 #endif

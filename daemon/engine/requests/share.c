@@ -57,7 +57,7 @@ static void share_lower(uint64_t *lowest, uint64_t counter)
 	*lowest = counter < *lowest ? counter : *lowest;
 }
 
-/* The user had no request: he is raised to the others who have some, or to the last one who had. */
+/* The user had no request: it is raised to the others who have some, or to the last one who had. */
 static void share_begin_user(const struct accounting *accounting, struct share_user *user)
 {
 	uint64_t counter = UINT64_MAX, computed = UINT64_MAX;

@@ -6,11 +6,11 @@
  * Fair share of what is computed, among users (by uid) and among the sessions of each.
  *
  * Order: virtual token counters (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024,
- * arXiv:2401.00588). A user's counter grows by each token that is computed for him, divided by his weight;
- * of those who have requests, the user with the lowest counter goes first, and of his sessions the one with
+ * arXiv:2401.00588). A user's counter grows by each token that is computed for it, divided by its weight;
+ * of the users who have requests, the one with the lowest counter goes first, and of its sessions the one with
  * the lowest counter of its own. A user who submits after a pause is raised to the lowest counter of the users
  * who have requests, or to that of the last one who had some: an unused share is not saved. Nor is that of a user
- * whose requests need little: whenever he submits, he is raised to SHARE_CREDIT steps of tokens below what was computed
+ * whose requests need little: whenever it submits, it is raised to SHARE_CREDIT steps of tokens below what was computed
  * for the user who is furthest ahead. The computed part of a prompt is charged when its request
  * starts; a generated token when its step is launched; tokens computed again after a preemption are not charged.
  * Prompts that have started take their turns by what was computed so far: a user who has a long prompt has been
@@ -20,7 +20,7 @@
  * now, divided by the user's sessions that have some. A session below its entitlement can preempt requests of
  * sessions above theirs; so a new session always gets its part. Where requests of one user need more tokens in a
  * slot than those of another, such parts would not divide the tokens by weight: a user who leads another by
- * SHARE_LEAD steps of tokens has no claim to slots or pages of that one until he is overtaken.
+ * SHARE_LEAD steps of tokens has no claim to slots or pages of that one while it leads by so much.
  *
  * The engine's thread alone. Hot path: no allocation, no lock, no system call.
  */
@@ -43,7 +43,7 @@ struct share_user {
 	uint32_t n_active;   /* of these: with requests in flight */
 	uint64_t counter;
 	uint64_t computed; /* as counter, of what was computed so far */
-	uint64_t last_counter, last_computed; /* of the last of his sessions that had requests, when it had none left */
+	uint64_t last_counter, last_computed; /* of the user's last session that had requests, when it had none left */
 };
 
 /* In a session. */
@@ -66,7 +66,7 @@ void share_compute(struct engine_session *session, uint64_t n_tokens);
 /* Is it a's turn before b's, to start requests; to have prompts computed that started? */
 bool share_is_before(const struct engine_session *a, const struct engine_session *b);
 bool share_computes_before(const struct engine_session *a, const struct engine_session *b);
-/* By what was computed, is a's user so far ahead of b's that he has no claim to what b has? */
+/* By what was charged, is a's user so far ahead of b's that a has no claim to what b has? */
 bool share_leads(const struct engine_session *a, const struct engine_session *b);
 /* The part of n to which a session with requests is entitled, rounded down, at least 1. */
 uint32_t share_entitlement(const struct accounting *accounting, const struct engine_session *session, uint32_t n);
