@@ -54,8 +54,8 @@ bool ring_sq_pop(struct ring *ring, struct ring_sqe *ret)
 {
 	const struct ring_sqe *sqe = ring_sqe_at(ring, ring->sq_index);
 
-	/* A client that renews stamps could otherwise keep the daemon here for ever. */
 	assert(ring->sq_index - ring->sq_published <= ring->entries);
+	/* A client that renews stamps could otherwise keep the daemon here for ever. */
 	if (ring->sq_index - ring->sq_published == ring->entries ||
 		!ring_is_stamped(&sqe->stamp, ring->sq_index))
 		return false;
@@ -126,8 +126,6 @@ bool ring_cq_publish(struct ring *ring)
 	for (uint32_t i = ring->cq_published; i != ring->cq_index; i++)
 		atomic_store_explicit(&ring_cqe_at(ring, i)->stamp, ring_stamp(i), memory_order_release);
 	ring->cq_published = ring->cq_index;
-	/* Orders the store of the tail before the load of the flag; ring_client_sleep stores the
-	 * flag before it loads the tail. */
 	atomic_exchange_explicit(&ring->control->cq_tail, ring->cq_index, memory_order_seq_cst);
 	return atomic_load_explicit(&ring->control->client_need_wakeup, memory_order_seq_cst) != 0;
 }
@@ -167,7 +165,6 @@ bool ring_cancel(struct ring *ring, uint32_t request, uint32_t generation)
 {
 	assert(request < ring->entries && generation != 0);
 	atomic_store_explicit(&ring->cancels[request], generation, memory_order_relaxed);
-	/* Orders the store of the count before the load of the flag, as in ring_sq_publish. */
 	atomic_exchange_explicit(&ring->control->n_cancels, ++ring->n_cancels, memory_order_seq_cst);
 	return atomic_load_explicit(&ring->control->daemon_need_wakeup, memory_order_seq_cst) != 0;
 }
@@ -205,8 +202,6 @@ bool ring_sq_publish(struct ring *ring, uint32_t *ret_count)
 	for (uint32_t i = ring->sq_published; i != ring->sq_index; i++)
 		atomic_store_explicit(&ring_sqe_at(ring, i)->stamp, ring_stamp(i), memory_order_release);
 	ring->sq_published = ring->sq_index;
-	/* Orders the store of the tail before the load of the flag; ring_daemon_sleep stores the
-	 * flag before it loads the tail. */
 	atomic_exchange_explicit(&ring->control->sq_tail, ring->sq_index, memory_order_seq_cst);
 	return atomic_load_explicit(&ring->control->daemon_need_wakeup, memory_order_seq_cst) != 0;
 }

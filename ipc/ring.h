@@ -145,8 +145,8 @@ enum ring_detail {
 	RING_DETAIL_CONTINUE = 31,    /* [id, reason] n_tokens is 0, and the sequence is empty (reason 0), or its last
 	                                 token cannot be computed once more: it came as an embedding, or its mask
 	                                 is gone (1) */
-	RING_DETAIL_POSITIONS = 32,   /* [row, tokens, most possible] results of tokens that see one another, in the
-	                                 event: of one step */
+	RING_DETAIL_POSITIONS = 32,   /* [row, tokens, most possible] too many results for an event, of tokens that
+	                                 one step must compute */
 };
 
 /* Of what a user or a session may have a limited amount. */

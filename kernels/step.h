@@ -27,7 +27,7 @@ struct step_row {
 	const void *embeddings;
 	uint32_t n_ids;      /* leading tokens that still use ids if `embeddings` is set */
 	uint32_t tree;       /* ROW_TREE: position where it begins */
-	const uint64_t *words; /* [n_tokens] for the slot's mask, in the pinned slot; NULL: all 0 */
+	const uint64_t *words; /* [n_tokens] for the slot's mask, in the record slot; NULL: all 0 */
 	int32_t next_id;     /* speculation: the id behind the row's last, if it is known; else -1 */
 	/* Entries [page_first, page_first + n_pages) of its slot's block table, as far as it goes,
 	 * become step_record.pages[page_offset ...], for this row and for later steps. 0 pages where
@@ -112,7 +112,7 @@ struct slot_init {
 	struct slot_mask mask;
 };
 
-/* One step as the host writes it into pinned memory. Pointers are into the same pinned slot, which
+/* One step as the host writes it into pinned memory. Pointers are into the same record slot, which
  * is not rewritten until the step has completed. */
 struct step_record {
 	uint32_t n_rows, n_tokens;               /* real: R, T */

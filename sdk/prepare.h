@@ -2,7 +2,7 @@
 #ifndef MIMEO_SDK_PREPARE_H
 #define MIMEO_SDK_PREPARE_H
 
-/* What the prepare calls share. Each check returns 0, or a negative status behind prepare_refuse. */
+/* What the prepare calls share. Each check returns 0, or the negative status of prepare_refuse. */
 
 #include "sdk/client.h"
 

@@ -5,16 +5,15 @@
 /*
  * Requests and their states.
  *
- * A request index is a credit: there are as many as ring entries. Requests of the caller and the
- * library's own sequence calls take one each, so the daemon always has space for each request's final
- * completion.
+ * There are as many request indices as ring entries. Requests of the caller and the library's own
+ * sequence calls take one each, so the daemon always has space for each request's final completion.
  *
  *	FREE -get-> HELD -prepare-> PREPARED -submit-> COMMITTED -ring has space-> IN_FLIGHT
  *	  ^           |                |                   |                           |
  *	  +----put----+------put-------+     ... daemon gone, or final event seen -----+
  *
- * COMMITTED lasts only if the daemon answered a request before it published the submission head that
- * frees the request's entry: the next look for events pushes the rest.
+ * A request stays COMMITTED only while the ring is full: the daemon may answer a request before it frees
+ * its entry. The next look for events pushes the rest.
  */
 
 #include <mimeo/mimeo.h>

@@ -35,7 +35,7 @@ static uint32_t capture_dummy_rows(
 	return d->tokens < max_rows ? d->tokens : max_rows;
 }
 
-/* Fill the next pinned slot with empty rows that make the descriptor's batch: its rows, or as many as
+/* Fill the next record slot with empty rows that make the descriptor's batch: its rows, or as many as
  * its tokens allow, of its query length, or the tokens spread evenly. `lens` [2 * rows] lives as long
  * as *ret. -EBUSY: steps are in flight. */
 static int capture_dummy_batch(const struct forward_context *context, const struct descriptor *descriptor,
@@ -172,7 +172,6 @@ int capture_instantiate(struct graph_entry *entry, struct device *device, struct
 	return 0;
 }
 
-/* The moves that are still to do. */
 static int capture_finish(
 	struct graph_entry *entry, struct breakable_runner *runner, struct stream *stream)
 {

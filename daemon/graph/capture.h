@@ -33,7 +33,7 @@ struct graph_entry {
 	struct graph *graph;             /* FULL: the recording, kept to name its nodes */
 	struct graph_exec *exec;         /* FULL: NULL if it is not instantiated */
 	struct breakable pieces;         /* PIECEWISE */
-	/* The engine thread's; from last_launch on those of engine/lane/late.c. */
+	/* The engine thread's; last_launch and what follows are used by engine/lane/late.c. */
 	uint64_t lane_ns;     /* time of its last replays on the lane; 0: there was none */
 	uint64_t results_ns;     /* of that until the tokens were available, ahead of a draft's part */
 	uint64_t last_launch; /* the last launched step that replays it */

@@ -3,9 +3,9 @@
 #define MIMEO_DAEMON_GRAPH_INPUTS_H
 
 /*
- * Persistent inputs on the device, and the pinned slots through which the host feeds them.
+ * Persistent inputs on the device, and the record slots through which the host feeds them.
  *
- * A step writes its record into a pinned slot; the prepare op expands it into the persistent inputs
+ * A step's record is written into a record slot; the prepare op expands it into the persistent inputs
  * and pads their tails. INPUTS_SLOTS steps may be in flight: a slot is rewritten only after its last
  * reader, the step's outbox write, has completed.
  */
@@ -33,7 +33,7 @@ struct inputs_limits {
 	uint32_t max_drafts;
 };
 
-/* One pinned slot. All arrays have worst-case size. */
+/* A record slot, in pinned memory. All arrays have worst-case size. */
 struct inputs_slot {
 	struct step_record *record;
 	struct step_row *rows;    /* [max_rows] */

@@ -11,8 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* 32 models have 16 samples each, and 25 more where they have a draft of 8 tokens; the daemon itself
- * has some 50. */
+/* 32 models have 17 samples each, and 25 more where they have a draft of 8 tokens; the daemon itself
+ * has 44: 1388. One more for each model does not fit. */
 #define METRICS_MAX 1408
 #define METRIC_LABELS_MAX 2
 

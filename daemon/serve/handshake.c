@@ -325,7 +325,7 @@ static struct greeting *handshake_new(struct serve *serve, int fd)
 	return greeting;
 }
 
-/* Takes fd over. A HELLO that is there already needs no place, however many connections are silent. */
+/* Takes fd over. A HELLO that has already arrived is handled at once, however many connections are silent. */
 static void handshake_begin(struct serve *serve, int fd)
 {
 	struct greeting *greeting = handshake_new(serve, fd);

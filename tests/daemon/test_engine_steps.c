@@ -263,7 +263,7 @@ static void test_more_results_than_a_step_can_carry_take_more_steps(void **state
 	struct outputs out;
 	uint32_t n = 0;
 
-	/* As with a vocabulary whose logits fill the pinned slot; nothing is running. */
+	/* As with a vocabulary whose logits fill the record slot; nothing is running. */
 	rig->engine->runners[0].inputs.limits.max_results = 2;
 	open_all(&rig->client, N_PROMPTS);
 	for (uint32_t i = 0; i < N_PROMPTS; i++) {

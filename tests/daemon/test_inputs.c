@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The persistent inputs and their pinned slots, without an engine. */
+/* The persistent inputs and their record slots, without an engine. */
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>

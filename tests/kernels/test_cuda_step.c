@@ -64,7 +64,7 @@ static struct step_inputs inputs_of(const struct inputs *in, int side)
 	};
 }
 
-/* The record and what it points to, in one pinned slot of each side. */
+/* The record and what it points to, in one record slot of each side. */
 struct pinned_record {
 	struct step_record record;
 	struct step_row rows[1600];
