@@ -102,7 +102,7 @@ struct descriptor descriptor_eager(uint32_t rows, uint32_t tokens)
 bool descriptor_equal(const struct descriptor *a, const struct descriptor *b)
 {
 	return a->mode == b->mode && a->tokens == b->tokens && a->rows == b->rows &&
-		a->query_len == b->query_len && a->variant == b->variant;
+		a->query_len == b->query_len;
 }
 
 void descriptor_format(const struct descriptor *d, char *buffer, size_t size)

@@ -35,7 +35,6 @@ struct descriptor {
 	uint32_t tokens;      /* Tp */
 	uint32_t rows;        /* Rp; 0: any */
 	uint32_t query_len;   /* uniform; 0: any */
-	uint32_t variant;     /* 0 */
 };
 
 /* FULL, for uniform decodes: the size rounded up to a multiple of query, at most max_requests rows. */
