@@ -48,8 +48,8 @@ struct attention_config {
 	uint32_t max_seq_len;
 	uint32_t max_decode_query; /* longest uniform query: 1, or 1 + draft tokens */
 	enum dtype activation_dtype, kv_dtype;
-	/* Pages of the cache's reservation, the null page counted in: an id in the block table that
-	 * is not below it reads as the null page. 0: not known, only negative ids do. */
+	/* Pages of the cache's reservation, null page included; ids at or above it, and negative ones,
+	 * read as the null page. 0: unknown; only negative ids do. */
 	uint32_t n_kv_pages;
 	bool masks; /* not all rows are causal: only a backend with masks can serve */
 	/* A token's result may depend on its own keys alone, not on the batch: slower kernels. */

@@ -7,7 +7,7 @@
  * arguments, which is copied; it checks shapes, queues the work (or records it) and returns 0, a
  * device_condition, or -EINVAL for invalid shapes.
  *
- * T: tokens, R: requests; a launch covers the first n rows of buffers of worst-case size, and every
+ * T: tokens, R: rows; a launch covers the first n rows of buffers of worst-case size, and every
  * op defines its empty row (no request, no slot, seq_len 0). Activations are device_info's
  * activation_dtype ("act" below): float32 on the cpu device.
  */
@@ -377,13 +377,13 @@ struct op_sample {
  * (SAMPLE_ACCEPT: a uniform one, of the draft's id).
  *
  * sampled[r]: the drafts that held, the token behind them, then -1. slot_last_token := that token,
- * slot_length := slot_length + 1 + their number, cut at max_pages. slot_drafts := -1 all over; a
+ * slot_length := slot_length + 1 + their number, cut at max_pages. slot_drafts := all -1; a
  * draft is verified once: later it is no longer a draw from q. Rows without ROW_VERIFY: slot_length
- * is prepare's. Rows without a slot or ROW_SAMPLE: -1 all over, no slot is touched. ROW_LOGPROBS and
+ * is prepare's. Rows without a slot or ROW_SAMPLE: all -1, no slot is touched. ROW_LOGPROBS and
  * ROW_COUNT apply to each sampled token.
  *
  * If logits of the target that decide any of this are not finite (op_sample), the row has no token, whatever
- * held before: sampled[r] is -1 all over, slot_last_token := 0, and the rest of the slot is as behind one
+ * held before: sampled[r] is all -1, slot_last_token := 0, and the rest of the slot is as behind one
  * token. Draft's logits that are not finite cannot have given a draft.
  */
 struct op_verify {

@@ -4,7 +4,7 @@
 
 /*
  * A step's record, which the host writes, and the persistent inputs, which graphs read.
- * T: tokens, R: requests; "act": device_info's activation_dtype (kernels/ops.h).
+ * T: tokens, R: rows; "act": device_info's activation_dtype (kernels/ops.h).
  */
 
 #include "kernels/device.h"
@@ -125,8 +125,9 @@ struct step_record {
 	const uint32_t *pages;                   /* of inits and rows */
 };
 
-/* Allocated once at (max_rows, max_tokens); arrays of rows and tokens are rewritten whole every
- * step by `prepare`, tails too; arrays of slots keep their values. */
+/* Allocated once at (max_rows, max_tokens). Every step `prepare` rewrites the arrays of rows and
+ * tokens whole, tails too, except block_table entries that nothing reads, and row_logprobs, which
+ * adjust, sample and verify write. Arrays of slots keep their values. */
 struct step_inputs {
 	uint32_t max_rows, max_tokens, max_slots;
 	uint32_t max_pages; /* row stride of both block tables; with drafts, see max_drafts */

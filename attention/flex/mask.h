@@ -3,12 +3,12 @@
 #define MIMEO_ATTENTION_FLEX_MASK_H
 
 /*
- * Masks as small programs. A program (struct slot_mask, one a slot) and a token's word make the
- * VIEW of that token: the keys that it sees, as two ranges and a few bits. Everything else follows from
- * views: whether a key is seen, which of 64 keys are, and whether a block of keys is seen as a whole, in part
- * or not at all. Both devices compile the same functions.
+ * A mask (struct slot_mask, one a slot) and a token's word make the VIEW of that token: the keys that it
+ * sees, as two ranges and a few bits. Everything else follows from views: whether a key is seen, which of 64
+ * keys are, and whether a block of keys is seen as a whole, in part or not at all. Both devices compile the
+ * same functions.
  *
- * All bounds of a view are within the sequence, whatever numbers the program has, and a token always sees
+ * All bounds of a view are within the sequence, whatever numbers the mask has, and a token always sees
  * itself: every row has a key, so there is no 0/0.
  */
 

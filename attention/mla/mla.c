@@ -9,7 +9,7 @@
  * or at a break.
  *
  * `mla`: every token has the same number of splits, and those past its keys are empty; the kernels
- * read lengths from the persistent inputs, and a build keeps the padded counts alone.
+ * read lengths from the persistent inputs, and a build keeps only the padded counts.
  *
  * `mla_planned`: once a step, a kernel lists the splits that are not empty in a persistent buffer
  * (the pattern of FlashMLA's tile scheduler). The plan is LAZY: the first run after a build queues
@@ -127,9 +127,9 @@ struct mla_sizes mla_sizes(const struct attention_config *config, const struct m
 	return sizes;
 }
 
-/* Splits of all tokens of a chunk, at most, whatever number of them there is. Where n_blocks
- * decides, an only split has no part in it: it is the result. A slot has two: the end of one
- * token's keys and the beginning of another's. */
+/* Splits of all tokens of a chunk, at most, whatever number of them there is. With n_blocks, a
+ * token's only split needs no partial: it is the result. A slot has two: the end of one token's
+ * keys and the beginning of another's. */
 static uint32_t mla_partials_max(
 	const struct attention_config *config, const struct mla_kernels *kernels, bool planned)
 {

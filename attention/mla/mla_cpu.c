@@ -3,7 +3,8 @@
 /*
  * The two stages and the plan on the host, float32. A token's bits are its own: its splits begin at
  * multiples of split_keys in the sequence, its tiles at multiples of MLA_TILE, and its keys alone
- * decide the order of all sums. So prompts in any chunks, decodes and both backends agree bitwise.
+ * decide the order of all sums. So decodes, prompts in any chunks of at most MLA_MAX_UNIFORM_QUERY
+ * tokens and both backends agree bitwise; larger chunks are computed by mla_prompt_cpu.c.
  *
  * All heads take a tile before the next one: they share its keys.
  */

@@ -7,7 +7,7 @@
  *
  * Grid at most a block a multiprocessor, which takes one item, 128 queries of a piece and a head,
  * after the other until none is left; block two warpgroups that compute, of 64 queries each, and
- * one that feeds them: warp 0 loads keys, warp 1 values, warp 2 deals. A tile is 128 keys; in
+ * one that feeds them: warp 0 loads keys, warp 1 values, warp 2 fetches work items. A tile is 128 keys; in
  * shared memory it is PANELS of 64 columns, 128 bytes, one row behind the other, each one box of
  * the copy engine: of keys two from the expanded ones and one from the ropes, of values two. Rows
  * of a tile past a piece's keys are zeros, which gather put there, and no query of the piece sees

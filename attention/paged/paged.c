@@ -2,7 +2,7 @@
 
 /*
  * The host side of paged attention. Kernels read a batch's lengths and pages from the persistent
- * inputs when they run, so a build keeps the padded counts alone, which belong to the graph. What a
+ * inputs when they run, so a build keeps only the padded counts, which belong to the graph. What a
  * device computes once a step for all layers is queued by the build; such a device needs the step's
  * build before each replay.
  */

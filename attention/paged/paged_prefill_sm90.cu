@@ -7,11 +7,11 @@
  * Grid at most a block a multiprocessor, which takes one block of packed query rows and kv head
  * after the other until none is left; block WGS warpgroups that compute, of 64 packed rows each,
  * and one that feeds them. Of that, warp 0 loads keys and warp 1 values: a tile of KEYS tokens is a
- * box a page, one lane each, into a ring. Warp 2 DEALS: it draws the block's next work, so that its
+ * box a page, one lane each, into a ring. Warp 2 fetches the next work item (deal), so that its
  * first tile is on its way while the last work's sums are still written. Warp 3 writes the zeros
  * where no decode kernel does. The computing warpgroups take turns at the tensor cores, so that
  * one's softmax runs under the others' products; and each has the products of tile i's weights and
- * values under way while it weighs tile i + 1.
+ * values under way while it computes tile i + 1's softmax.
  *
  * Tiles come from the last that the work sees down to the first; only those that some query of a
  * warpgroup does not see whole are masked. A page of no token of the row is not read, and values

@@ -45,8 +45,8 @@ struct model {
 	struct model_config config;
 	struct device *device;
 	uint32_t max_positions; /* rows of the rope table */
-	/* A token's results depend on its own sequence alone, to the last bit: the ops' `invariant`. Set by who
-	 * loads it, before its first pass; on the cpu device it is so in any case. */
+	/* A token's results depend on its own sequence alone, bitwise (the ops' `invariant`). The loader sets it,
+	 * before the first pass; on the cpu device it is so in any case. */
 	bool deterministic;
 	enum dtype activation_dtype; /* the device's */
 	struct weight embedding, final_norm, head; /* head may be the embedding */

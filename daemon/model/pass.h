@@ -7,8 +7,8 @@
  * that they have in common (pass.c). The residual stays in one buffer; each norm first adds what
  * the block before it left in `projected`.
  *
- * Each function queues, or records, its ops. Errors are sticky: behind an op that failed no further
- * one is queued, and the pass returns its status.
+ * Each function queues, or records, its ops. Errors are sticky: after a failed op none is queued, and
+ * the pass returns its status.
  */
 
 #include "daemon/model/transformer.h"

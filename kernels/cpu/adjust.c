@@ -2,7 +2,7 @@
 
 /*
  * Adjustment of logits, and its inverse for the one token that was drawn. Tokens that a row to verify
- * has ahead of a logit are counted for that logit alone: slot_counts changes when they hold.
+ * has ahead of a logit are counted for that logit alone: slot_counts changes when they are accepted.
  */
 
 #include "kernels/cpu/adjust.h"

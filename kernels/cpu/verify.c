@@ -9,7 +9,7 @@
  * independent, hence a purpose each; and a draft to be judged once, hence no draft outlives its
  * verification: one that was rejected or never reached is not a draw from q any more.
  *
- * What stands in place of no draft is op_sample's own draw, noise and all.
+ * Without a draft the token is op_sample's draw, with the same noise.
  */
 
 #include "kernels/cpu/adjust.h"
@@ -39,7 +39,7 @@ static int32_t verify_target_token(
 		verify_key_of(v, i, purpose), v->heap);
 }
 
-/* Rounding may leave nothing of it; then p and q are as good as one, and it is a draw from p. */
+/* If rounding leaves no residual, p and q are nearly equal: draw from p. */
 static int32_t verify_residual_token(const struct verification *v, uint32_t i,
 	const struct distribution *p, const struct distribution *q)
 {
@@ -83,7 +83,7 @@ static int32_t verify_token_behind(const struct verification *v, uint32_t i, boo
 	return *ret_held ? draft : verify_residual_token(v, i, &p, &q);
 }
 
-/* Writes what held and the token behind it, or -1 all over; returns how many held. */
+/* Writes what held and the token behind it, or all -1; returns how many held. */
 static uint32_t verify_tokens(const struct verification *v, int32_t *sampled)
 {
 	uint32_t i = 0;

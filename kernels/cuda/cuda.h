@@ -75,7 +75,7 @@ void cuda_launch(struct stream *stream, const void *kernel, struct dim3 grid, st
 void cuda_launch_clusters(struct stream *stream, const void *kernel, uint32_t grid, uint32_t block,
 	uint32_t cluster, size_t shared_bytes, void **params);
 
-/* A matrix as the copy engine of 9.0 sees it (CUtensorMap), for a kernel's arguments. */
+/* A matrix as the copy engine (TMA) of 9.0 sees it (CUtensorMap), for a kernel's arguments. */
 struct cuda_tensor_map {
 	uint64_t opaque[16];
 } __attribute__((aligned(64)));

@@ -73,8 +73,7 @@ static int gemm_plan_time(struct gemm_product *p, const struct gemm_way *way, fl
 }
 
 /* A kernel replaces a better-ranked one only if it is faster by more than the spread of the timings. One of
- * cuBLASLt must also be faster than ours by the gain of overlap, which timing a single kernel does not show.
- * */
+ * cuBLASLt must also be faster than ours by the gain of overlap, which timing a single kernel does not show. */
 static int gemm_plan_choose(
 	struct gemm_product *p, const struct gemm_way *candidates, int n, int *ret_best)
 {
@@ -104,7 +103,7 @@ static int gemm_plan_choose(
 
 /* ---- plans ---- */
 
-/* The classes are at least as fine as the sizes that graphs are captured for. */
+/* Classes are as fine as the default ladder up to 512 rows. */
 static uint32_t gemm_plan_rows_class(uint32_t rows)
 {
 	uint32_t step = 1;

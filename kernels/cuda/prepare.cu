@@ -8,10 +8,8 @@
  * side by side into shared memory.
  *
  * Measured on an H200, us: 128 decoding rows 7 with 4 or 16 blocks, 13 with one; with 9 inits 12; a
- * prompt of 8192 tokens 11 with 16 blocks, 14 with 4, 30 with one. Of 866 us a step of the 1B model
- * at one row spends 8 in prepare and 3 in the plan. Not kept: prepare, plan and outbox in the graph
- * (4 us less, but two graphs per size); fetching the record ahead of the wait (2 us less, but its
- * reads delay the outbox's flag by as much, and the gap is 3.6 us).
+ * prompt of 8192 tokens 11 with 16 blocks, 14 with 4, 30 with one. The head of lane/step.c has its
+ * part of a step, and what was not kept.
  *
  * Blocks do not wait for one another, so none reads what this launch writes. Each finds the rows'
  * token ranges by a scan of its own. Of a slot's block table the launch writes the entries that the
@@ -22,9 +20,9 @@
  *
  * With drafts a row may begin at its slot's length, which the same step advances: the kernel only
  * reads lengths and drafts, and a second one, a thread a row, writes them from the rows that the
- * first has expanded. A slot has at most one row of a step. What the first does write of a slot,
- * the drafts that an init takes away, its rows know from the init (tile.fresh). Without drafts
- * there is only the first kernel, in an instance of its own.
+ * first has expanded. A slot has at most one row of a step. Drafts that an init clears are the only
+ * ones that the first writes; rows see that in tile.fresh. Without drafts there is only the first
+ * kernel, compiled without drafts.
  *
  * Work is divided by its cost: tokens among threads, each finding its row by bisection; block table
  * rows among warps, in parts of 256 entries, so that many warps copy one long row.

@@ -116,7 +116,7 @@ static uint32_t wide_clusters_at_once(
 	config.attrs = &cluster;
 	config.numAttrs = 1;
 	if (cudaOccupancyMaxActiveClusters(&n, (const void *)kernel->run, &config) != cudaSuccess)
-		cudaGetLastError(); /* not so, then */
+		cudaGetLastError(); /* clears the error; n stays 0 */
 	return n < 0 ? 0 : (uint32_t)n;
 }
 
