@@ -3,11 +3,11 @@
 /*
  * The plan of block masks, and the schedule of the kernels that read it.
  *
- * Grid: one warp for each query block that the padded batch can have (at most PLAN_GRID thread blocks).
- * Block: eight warps. Every thread block computes the rows' query blocks by itself, with two scans over 256
- * rows at a time. Then each warp takes a query block: it forms the union of its tokens' views, and each lane
- * examines one key block, so that the time depends on the length of the list. The last thread block to finish
- * has the lengths of all lists and writes the schedule.
+ * Grid: one warp for each query block that the padded batch can have (at most PLAN_GRID thread blocks). Block:
+ * eight warps. Shared memory: 21 KB. Every thread block computes the rows' query blocks by itself, with two
+ * scans over 256 rows at a time. Then each warp takes a query block: it forms the union of its tokens' views,
+ * and each lane examines one key block, so that the time depends on the length of the list. The last thread
+ * block to finish has the lengths of all lists and writes the schedule.
  *
  * Reads 8 bytes per row and token and 16 per row; writes the lists, twice 64 bytes per query block, and 96
  * per slot. Invalid lengths are clamped here, once, as on the cpu device.

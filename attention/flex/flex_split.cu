@@ -3,13 +3,13 @@
 /*
  * Block masks over the paged cache for blocks of few queries, by lists.
  *
- * Grid: n_slots. Block: four warps; two blocks per multiprocessor (one for heads of 256), all resident at
- * once. A block processes its slot of the line, list after list. Of each 64 keys the four warps take 16 each
- * and exchange nothing until the list or the slot ends, so that no barrier interrupts the loads. The
- * structure, the bytes in flight and the loads before overlap_wait are those of paged_decode.cu, with which
- * it shares all code that does not depend on the mask. In addition, kv heads and groups of 16 packed rows are
- * on the line: in paged_decode.cu the host decides both, because the grid follows the batch's longest query;
- * here the division must be right for any batch.
+ * Grid: n_slots. Block: four warps; two blocks per multiprocessor (one for heads of 256), all resident at once.
+ * Shared memory: 2.5 KB more than in paged_decode.cu. A block processes its slot of the line, list after list.
+ * Of each 64 keys the four warps take 16 each and exchange nothing until the list or the slot ends, so that no
+ * barrier interrupts the loads. The structure, the bytes in flight and the loads before overlap_wait are those
+ * of paged_decode.cu, with which it shares all code that does not depend on the mask. In addition, kv heads and
+ * groups of 16 packed rows are on the line: in paged_decode.cu the host decides both, because the grid follows
+ * the batch's longest query; here the division must be right for any batch.
  *
  * Each row of scores has its view in shared memory. It is not read for blocks of keys that all rows see as a
  * whole; for the others, 16 bits tell which scores become -inf.

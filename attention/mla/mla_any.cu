@@ -2,9 +2,10 @@
 
 /*
  * Stage 1 for sizes that no other kernel is made for. Grid: (tokens x splits, heads); block: four
- * warps, which take every fourth key of a tile of MLA_TILE for its scores, and every fourth of a
- * line's 32 columns for the sum. Shared memory: the query and the sum in float32, (2 rank + rope) *
- * 4 bytes. Every head reads the keys for itself, 2 bytes a lane.
+ * warps, which take every fourth key of a tile of MLA_TILE for its scores, and every fourth group of 32
+ * columns for the sum. Shared memory: the query and the sum in float32, (2 rank + rope) * 4 bytes, and
+ * 128 for the scores. Every head reads the keys for itself, 2 bytes a lane. Bytes: for each token and
+ * head 2 (2 rank + rope) a visible key, and 4 rank a split (2 rank if there is one).
  */
 
 #include "attention/mla/mla_cuda.cuh"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Stage 2: a token's and head's partials become one average. Grid: (tokens, heads, columns); block:
- * 128 threads, GROUPS sets of them, each with its share of the partials: one for 512 columns where
- * tokens fill the device, eight for 64 columns where a few tokens have many partials. Bytes: the
- * partials once, usually from the L2.
+ * Stage 2: a token's and head's partials become one average. Grid: (tokens, heads, columns); block: 128
+ * threads, GROUPS sets of them, each with its share of the partials: one for 512 columns where tokens
+ * fill the device, eight for 64 columns where a few tokens have many partials. Shared memory: 4 KB for
+ * the sums of eight sets, else none. Bytes: the partials once, usually from the L2.
  */
 
 #include "attention/mla/mla_cuda.cuh"

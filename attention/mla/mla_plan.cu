@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * The planner: one block of as many threads as a plan has tokens at most; it reads 12 bytes a token
- * and writes 16, and 16 a slot. Once a step; all layers read it. (FlashMLA's get_mla_metadata cuts
- * the keys of a batch over its blocks in the same way.)
+ * The planner: one block of as many threads as a plan has tokens at most; shared memory: 2 KB, where
+ * each token's tiles start. It reads 12 bytes a token and writes 16, and 16 a slot. Once a step; all
+ * layers read it. (FlashMLA's get_mla_metadata cuts the keys of a batch over its blocks in the same
+ * way.)
  */
 
 #include "attention/mla/mla_cuda.cuh"

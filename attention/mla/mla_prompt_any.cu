@@ -4,12 +4,13 @@
  * Prompts that are not absorbed, of any model: the keys' way from the pages, and attention of any
  * head sizes to MLA_PROMPT_ANY_DIM.
  *
- * Gather: a thread 16 bytes, where sizes and addresses allow it, of a row of the chunk; what a key
- * takes in the cache is read and written once.
+ * Gather: a thread 16 bytes, where sizes and addresses allow it, else 2, of a row of the chunk; grid as
+ * many blocks as these take, block 256 threads, no shared memory. What a key takes in the cache is read
+ * and written once.
  *
  * Attention: grid queries x heads x pieces, block four warps, which take every fourth key: a lane
- * has every 32nd element, a score is a sum over the warp. Reads all keys once a query and head, so
- * it is slow; it exists so that no model is refused.
+ * has every 32nd element, a score is a sum over the warp. Shared memory: 4 KB, the block's sum. Reads
+ * all keys once a query and head, so it is slow; it exists so that no model is refused.
  */
 
 #include <cuda_bf16.h>

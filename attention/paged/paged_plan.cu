@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * The planner: grid one block a window, block one warp. It reads query_start and seq_lens of the
- * padded rows, 8 bytes each, and writes some 100 bytes a row and 64 a slot; nothing depends on what
- * the host knows of the batch. Wrong lengths are clamped here, once, as the cpu device does.
+ * The planner: grid one block a window, block one warp, no shared memory. It reads query_start and
+ * seq_lens of the padded rows, 8 bytes each, and writes 32 bytes a row and 64 a slot; nothing depends on
+ * what the host knows of the batch. Wrong lengths are clamped here, once, as the cpu device does. One warp,
+ * because a row's places depend on all rows before it: scans over 32 rows need no barrier.
  */
 
 #include "attention/paged/paged_mma.cuh"

@@ -2,14 +2,16 @@
 
 /*
  * draft_begin. Grid: a block a row, and TAIL_BLOCKS for what lies behind the rows; block: 256
- * threads; no shared memory. Moves 16 bytes a token.
+ * threads; no shared memory. Moves 16 bytes a token. A block a row, because all its tokens need the row's
+ * last one.
  *
- * draft_advance, two kernels. `draft_tokens`: a team of 1 to 8 blocks a row (sample_team.cuh);
- * block: 1024 threads; shared memory: 46 KB. A greedy row is one pass over the draft's logits. A
- * row that samples first writes them by the target's ids, 4 bytes each, and draws from those:
- * without d2t a copy; with it -infinity everywhere and, behind a barrier of the team, the draft's
- * own. `decode_inputs`: one block, a thread a row, and the only one to write the count of drafts,
- * which every block of the first reads: blocks of a launch do not wait for one another.
+ * draft_advance, two kernels. `draft_tokens`: a team of 1 to 8 blocks a row (sample_team.cuh); block: 1024
+ * threads; shared memory: 46 KB. A greedy row is one pass over the draft's logits. A row that samples first
+ * writes them by the target's ids, 4 bytes each, and draws from those: without d2t a copy; with it -infinity
+ * everywhere and, behind a barrier of the team, the draft's own. Bytes: 4 draft_vocab for a greedy row; else 4
+ * (draft_vocab + vocab), with d2t 8 draft_vocab more, and two passes or more over the 4 vocab that it wrote.
+ * `decode_inputs`: one block, a thread a row, and the only one to write the count of drafts, which every block
+ * of the first reads: blocks of a launch do not wait for one another.
  *
  * rope_and_cache and attention may read what both leave ahead of their wait (cuda.h), so both
  * report that the inputs are written. In the engine this delays no kernel: draft_begin is launched

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Grid: one block per row; block: 1024 threads; shared memory: 46 KB. Reads a row several times, from the L2 after
- * the first (logprobs.cuh), and writes 8 bytes over the bus for each token of the result.
+ * Grid: one block per row; block: 1024 threads; shared memory: 46 KB. Reads a row several times, from the L2
+ * after the first (logprobs.cuh), and writes 8 bytes over the bus for each token of the result. One block,
+ * because the filter works in one, and the order of the sum must not depend on the number of rows.
  */
 
 #include "kernels/cuda/logprobs.cuh"

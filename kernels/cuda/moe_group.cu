@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * A stable counting sort. Grid: one block; block: 1024 threads; shared memory: a counter for each
- * warp and expert. The warps take equal pieces of the pairs, in order. Each counts its own; the
+ * A stable counting sort. Grid: one block, because a pair's place depends on the counts of all, and blocks of
+ * a launch do not wait for one another; block: 1024 threads; shared memory: a counter for each warp and expert,
+ * 40 KB at most. The warps take equal pieces of the pairs, in order. Each counts its own; the
  * counts become the places where a warp's pairs of an expert begin; then each warp goes through its
  * piece again, 32 pairs at a time: a pair's place is its warp's next one plus the number of lower
  * lanes with the same expert. The order is deterministic. Moves 12 bytes per pair.

@@ -18,11 +18,11 @@
  * changes none reads no more over the bus than without such rows; a change is read once for the
  * slot's table and once for the row's, by different warps.
  *
- * With drafts a row may begin at its slot's length, which the same step advances: the kernel only
- * reads lengths and drafts, and a second one, a thread a row, writes them from the rows that the
- * first has expanded. A slot has at most one row of a step. Drafts that an init clears are the only
- * ones that the first writes; rows see that in tile.fresh. Without drafts there is only the first
- * kernel, compiled without drafts.
+ * With drafts a row may begin at its slot's length, which the same step advances: the kernel only reads lengths
+ * and drafts, and a second one, `move_slots` (a thread for each of max_rows, blocks of 512, no shared memory),
+ * writes them from the rows that the first has expanded. A slot has at most one row of a step. Drafts that an
+ * init clears are the only ones that the first writes; rows see that in tile.fresh. If max_drafts is 0, there is
+ * only the first kernel, compiled without drafts.
  *
  * Work is divided by its cost: tokens among threads, each finding its row by bisection; block table
  * rows among warps, in parts of 256 entries, so that many warps copy one long row.

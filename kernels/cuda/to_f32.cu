@@ -2,7 +2,8 @@
 
 /*
  * Grid: packs of 8 elements / 256, 65535 blocks at most, which stride; block: 256 threads; no
- * shared memory. Moves n * 6 bytes: one 16-byte read and two 16-byte writes a pack.
+ * shared memory. Moves n * 6 bytes: one 16-byte read and two 16-byte writes a pack, as wide as a thread's
+ * accesses can be.
  */
 
 #include "kernels/cuda/kernel.cuh"

@@ -4,11 +4,12 @@
  * Two kernels. Grid: 8 blocks for each update; block: 512 threads; shared memory: the update. `set_slots` clears
  * counts and copies parameters, biases and the mask; then `count_tokens` counts. Both read over the bus: 4 bytes
  * for each token to count, 8 for each bias, and the mask's bit of each token. Clearing writes 2 bytes for each
- * token of the vocabulary.
+ * token of the vocabulary. 8 blocks, so that 4096 threads read side by side; increments
+ * of more than 32 blocks could carry (below).
  *
- * A word has two counts, which are incremented by atomics. A count stops at COUNT_MAX: a thread that finds it there
- * subtracts its increment again. The increments that all threads of an update may have in flight do not reach
- * COUNT_PROMPT.
+ * A word has two counts, which are incremented by atomics. A count stops at COUNT_MAX: a thread that finds it
+ * there subtracts its increment again. The increments that all threads of an update may have in flight do not
+ * reach COUNT_PROMPT.
  */
 
 #include "kernels/cuda/kernel.cuh"

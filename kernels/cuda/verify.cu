@@ -6,7 +6,9 @@
  * logits, 1 + K times the vocabulary, only those that count are read. Greedy: one pass a token, for
  * its arg-max. Sampled: passes for both tops, both filters and both sums, and behind the first
  * draft that does not hold one for the draw; a filter runs in one block, p's and q's in two blocks
- * at once where a team has two. A row without drafts is as in sample.cu.
+ * at once where a team has two. A row without drafts is as in sample.cu. Bytes: 4 vocab for each token that
+ * is sampled, and if the row is not greedy 4 vocab for each draft that is judged; later passes over the same
+ * logits read the L2.
  *
  * The cpu device's verify.c says why the result follows the target's law. Noise and scores are
  * those of sample_draw.cuh; weights, sums and probabilities are double precision, as there. A
