@@ -20,6 +20,7 @@
 
 #include "daemon/graph/mode.h"
 #include "daemon/output/log.h"
+#include "daemon/config/account.h"
 #include "daemon/config/mask_text.h"
 
 #define CONFIG_MODELS_MAX 32
@@ -31,12 +32,10 @@
 #define CONFIG_SPIN_FOREVER UINT32_MAX
 #define CONFIG_WEIGHTS_MAX 64
 #define CONFIG_WEIGHT_MAX 1000 /* as much as the engine takes */
-#define CONFIG_USER_MAX 64     /* a name, with terminator */
 
 /* "alice:3", "1001:2", "@batch:1" */
 struct config_weight {
-	char name[CONFIG_USER_MAX]; /* of a user or group; of digits: a uid or gid */
-	bool group;
+	struct account account;
 	uint32_t weight;
 };
 

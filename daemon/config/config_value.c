@@ -182,25 +182,19 @@ static bool config_value_store_sizes(
 static bool config_value_parse_weight(const struct config_key *key, const char **at, struct config_weight *ret)
 {
 	uint64_t weight = 0;
-	size_t length;
 
-	*ret = (struct config_weight){.group = **at == '@'};
-	*at += ret->group;
-	length = strcspn(*at, ":, \t@");
-	if (!length || length >= sizeof(ret->name) || (*at)[length] != ':')
+	if (!account_parse(at, &ret->account))
 		return false;
-	memcpy(ret->name, *at, length);
-	*at += length + 1;
 	if (digits_parse(at, key->max, &weight) < 0 || weight < key->min)
 		return false;
 	ret->weight = (uint32_t)weight;
 	return true;
 }
 
-static bool config_value_has_weight(const struct config_weight *weights, uint32_t n, const struct config_weight *one)
+static bool config_value_has_weight(const struct config_weight *weights, uint32_t n, const struct account *account)
 {
 	for (uint32_t i = 0; i < n; i++) {
-		if (weights[i].group == one->group && strcmp(weights[i].name, one->name) == 0)
+		if (weights[i].account.group == account->group && strcmp(weights[i].account.name, account->name) == 0)
 			return true;
 	}
 	return false;
@@ -216,7 +210,7 @@ static bool config_value_store_weights(const struct config_key *key, const char 
 			return false;
 		text += strspn(text, " ");
 		if (!config_value_parse_weight(key, &text, &weights[n]) ||
-			config_value_has_weight(weights, n, &weights[n]))
+			config_value_has_weight(weights, n, &weights[n].account))
 			return false;
 		n++;
 		text += strspn(text, " ");
@@ -367,7 +361,7 @@ static void config_value_show_weights(const struct config *config, char *ret, si
 		const struct config_weight *weight = &config->weights[i];
 
 		used += (size_t)snprintf(ret + used, size - used, "%s%s%s:%" PRIu32, i ? ", " : "",
-			weight->group ? "@" : "", weight->name, weight->weight);
+			weight->account.group ? "@" : "", weight->account.name, weight->weight);
 	}
 }
 

@@ -5,38 +5,15 @@
 #include <grp.h>
 #include <pwd.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "daemon/config/digits.h"
+#include "daemon/config/account.h"
 
 #define GROUPS_MAX 65536 /* of a user: as many as Linux allows */
-
-static int weights_find(const char *name, bool group, id_t *ret)
-{
-	const struct passwd *user;
-	const struct group *found;
-	const char *end = name;
-	uint64_t number;
-
-	if (digits_parse(&end, UINT32_MAX - 1, &number) == 0 && !*end) {
-		*ret = (id_t)number;
-		return 0;
-	}
-	errno = 0;
-	if (group) {
-		found = getgrnam(name);
-		*ret = found ? found->gr_gid : 0;
-		return found ? 0 : errno ? -errno : -ENOENT;
-	}
-	user = getpwnam(name);
-	*ret = user ? user->pw_uid : 0;
-	return user ? 0 : errno ? -errno : -ENOENT;
-}
 
 int weights_add(struct weights *weights, const char *name, bool group, uint32_t weight)
 {
 	id_t id;
-	int rc = weights_find(name, group, &id);
+	int rc = account_find(name, group, &id);
 
 	if (rc)
 		return rc;

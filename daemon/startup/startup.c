@@ -291,14 +291,14 @@ static int startup_find_users(struct startup *startup, struct startup_error *err
 {
 	for (uint32_t i = 0; i < startup->config->n_weights; i++) {
 		const struct config_weight *weight = &startup->config->weights[i];
-		const char *what = weight->group ? "group" : "user";
+		const char *name = weight->account.name, *what = weight->account.group ? "group" : "user";
 
-		int rc = weights_add(&startup->weights, weight->name, weight->group, weight->weight);
+		int rc = weights_add(&startup->weights, name, weight->account.group, weight->weight);
 		if (rc == -ENOENT)
-			return startup_refuse(error, rc, "weights: there is no %s %s", what, weight->name);
+			return startup_refuse(error, rc, "weights: there is no %s %s", what, name);
 		if (rc < 0)
-			return startup_refuse(error, rc, "weights: %s %s cannot be looked up: %s", what,
-				weight->name, strerror(-rc));
+			return startup_refuse(error, rc, "weights: %s %s cannot be looked up: %s", what, name,
+				strerror(-rc));
 	}
 	return 0;
 }
