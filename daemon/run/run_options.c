@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/config/class_text.h"
 #include "daemon/config/command_line.h"
 #include "daemon/config/digits.h"
 
@@ -193,19 +194,9 @@ static int run_options_take_stop_text(struct run_options *options, const char *t
 
 static int run_options_take_class(struct run_options *options, const char *text)
 {
-	static const char *const names[] = {
-		[MIMEO_CLASS_NORMAL] = "normal",
-		[MIMEO_CLASS_INTERACTIVE] = "interactive",
-		[MIMEO_CLASS_BATCH] = "batch",
-	};
-
-	for (uint32_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-		if (strcmp(text, names[i]) != 0)
-			continue;
-		options->request_class = i;
+	if (class_text_parse(text, &options->request_class))
 		return RUN_OK;
-	}
-	run_complain("--class: '%s' is not interactive, normal or batch", text);
+	run_complain("--class: '%s' is not " CLASS_TEXT_ACCEPTED, text);
 	return RUN_USAGE;
 }
 
