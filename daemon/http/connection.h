@@ -15,6 +15,7 @@ struct connection {
 	struct connections *owner;
 	int fd;
 	bool is_unix;
+	uint32_t request_class; /* of its requests */
 	uint32_t serial; /* tells an event of this connection from one of the descriptor's last user */
 	bool started;    /* libmicrohttpd has it */
 	bool served;     /* it brought a whole request */

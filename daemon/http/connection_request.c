@@ -58,6 +58,7 @@ static struct exchange *connection_request_new_exchange(
 	if (!exchange)
 		return NULL;
 	exchange->connection = mhd;
+	exchange->request_class = connection->request_class;
 	exchange->endpoint = routes_index(route);
 	exchange->max_pending = connection->owner->http->options->max_pending_bytes;
 	exchange->argument = argument ? strdup(argument) : NULL;

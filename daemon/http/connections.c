@@ -97,6 +97,8 @@ static struct connection *connections_make(struct connections *owner, int fd, bo
 	connection->fd = fd;
 	connection->serial = ++owner->last_serial;
 	connection->is_unix = is_unix;
+	if (is_unix)
+		connection->request_class = classes_of_peer(&owner->http->options->classes, fd);
 	assert(!owner->by_fd[fd]);
 	owner->by_fd[fd] = connection;
 	DL_APPEND(owner->phases[PHASE_NEW], connection);

@@ -43,6 +43,7 @@ struct embedding {
 	struct exchange *exchange;     /* NULL: replied, or gone */
 	struct http *http;
 	const struct upstream_model *model;
+	uint32_t request_class;
 	char name[MIMEO_NAME_MAX];
 	bool base64;
 	struct token_ids *inputs; /* [n_inputs], owned */
@@ -131,6 +132,7 @@ static int embeddings_step(struct embedding_lane *lane, struct mimeo_request *re
 	step.n_rows = 1;
 	step.rows = &row;
 	step.outputs = MIMEO_STEP_MEAN_HIDDEN;
+	step.request_class = embedding->request_class;
 	step.deadline_ms = embedding->http->options->request_s * 1000;
 	int rc = mimeo_request_prep_step(request, &step);
 	if (rc < 0) {
@@ -445,6 +447,7 @@ static bool embeddings_begin(struct exchange *exchange, struct http *http, struc
 	if (!embedding)
 		return api_error_set_status(error, MIMEO_E_NO_MEMORY, "");
 	embedding->http = http;
+	embedding->request_class = exchange->request_class;
 	embedding->waiter.on_space = embeddings_on_space;
 	embedding->why = "";
 	if (!embeddings_read(embedding, object, error))

@@ -26,6 +26,7 @@
 struct exchange {
 	struct MHD_Connection *connection;
 	unsigned endpoint; /* its index, for counters */
+	uint32_t request_class; /* of what it asks mimeod: enum mimeo_class */
 	const char *argument; /* the rest of the path, behind the endpoint's; owned */
 	struct bytes body;
 	uint64_t n_dropped; /* bytes of the body of a request that was refused before */

@@ -314,6 +314,7 @@ static int generation_prepare(struct generation *generation, struct choice *choi
 	generate.tokens = prompt->ids;
 	generate.n_tokens = (uint32_t)prompt->n;
 	generate.max_tokens = generation_limit(params, prompt);
+	generate.request_class = generation->request_class;
 	generate.sampling = params->sampling;
 	if (generate.sampling.flags & MIMEO_SAMPLING_SEEDED)
 		generate.sampling.seed += choice->index;
@@ -413,6 +414,7 @@ bool generation_begin(struct exchange *exchange, struct http *http, const struct
 	generation->http = http;
 	generation->format = format;
 	generation->params = *params;
+	generation->request_class = exchange->request_class;
 	generation->request = json_incref(request);
 	generation->tools = tools;
 	generation->created = time(NULL);

@@ -50,6 +50,7 @@ struct generation {
 	struct http *http;
 	const struct generation_format *format;
 	struct generation_params params;
+	uint32_t request_class;
 	char model[MIMEO_NAME_MAX], id[48];
 	time_t created;
 	const json_t *request; /* for tools; owned */

@@ -21,7 +21,7 @@
 
 /* The options, in the order of --help; those from HTTP_FIRST_NUMBER on are numbers. */
 enum http_option {
-	HTTP_LISTEN, HTTP_KEYS, HTTP_SOCKET, HTTP_SOCKET_MODE, HTTP_LOG_LEVEL,
+	HTTP_LISTEN, HTTP_KEYS, HTTP_SOCKET, HTTP_SOCKET_MODE, HTTP_CLASSES, HTTP_LOG_LEVEL,
 	HTTP_FIRST_NUMBER,
 	HTTP_MAX_CONNECTIONS = HTTP_FIRST_NUMBER, HTTP_MAX_REQUESTS, HTTP_ARENA_BYTES, HTTP_MAX_CHOICES, HTTP_MAX_TOKENS,
 	HTTP_MAX_HEADER_BYTES, HTTP_MAX_BODY_BYTES, HTTP_MAX_BODIES_BYTES, HTTP_MAX_PENDING_BYTES,
@@ -34,6 +34,7 @@ static const struct command_option http_options_table[HTTP_N_OPTIONS] = {
 	[HTTP_KEYS] = {"keys", "FILE", "API keys for TCP, one a line"},
 	[HTTP_SOCKET] = {"socket", "PATH", "mimeod's client socket"},
 	[HTTP_SOCKET_MODE] = {"socket-mode", "MODE", "of Unix sockets, octal (default 0660)"},
+	[HTTP_CLASSES] = {"classes", "LIST", "of requests over Unix sockets: USER:CLASS, @GROUP:CLASS"},
 	[HTTP_LOG_LEVEL] = {"log-level", "LEVEL", "error, warn, info or debug (default info)"},
 	[HTTP_MAX_CONNECTIONS] = {"max-connections", "N", "of clients (default 1024)"},
 	[HTTP_MAX_REQUESTS] = {"max-requests", "N", "at mimeod, a power of two (default 256)"},
@@ -142,6 +143,16 @@ static int http_options_take_listen(struct http_options *options, const char *te
 	return HTTP_OK;
 }
 
+static int http_options_take_classes(struct http_options *options, const char *text)
+{
+	char message[320];
+
+	options->classes.n = 0;
+	if (!classes_parse(&options->classes, text, message, sizeof(message)))
+		return http_options_complain("--classes: %s", message);
+	return HTTP_OK;
+}
+
 static int http_options_take_level(struct http_options *options, const char *text)
 {
 	enum log_level level;
@@ -167,6 +178,8 @@ static int http_options_take(struct http_options *options, enum http_option opti
 		return HTTP_OK;
 	case HTTP_SOCKET_MODE:
 		return http_options_take_mode(options, value);
+	case HTTP_CLASSES:
+		return http_options_take_classes(options, value);
 	case HTTP_LOG_LEVEL:
 		return http_options_take_level(options, value);
 	default:

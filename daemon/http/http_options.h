@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "daemon/http/classes.h"
 #include "daemon/http/listen.h"
 
 enum http_exit {
@@ -24,6 +25,7 @@ struct http_options {
 	const char *socket; /* mimeod's; NULL: the default one */
 	const char *keys;   /* NULL: no TCP */
 	mode_t socket_mode;
+	struct classes classes; /* of Unix sockets' clients */
 	uint32_t max_connections;
 	uint32_t max_requests;  /* at mimeod, a power of two */
 	uint64_t arena_bytes;
