@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static const char *connection_request_header(struct MHD_Connection *mhd, const char *name)
 {
@@ -31,12 +32,32 @@ static bool connection_request_check_key(struct connection *connection, struct M
 		"no valid API key: send the header Authorization: Bearer KEY");
 }
 
+static enum MHD_Result connection_request_on_coding(void *ret, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+	const char **coding = ret;
+
+	if (strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) != 0 || (value && strcasecmp(value, "chunked") == 0))
+		return MHD_YES;
+	*coding = value ? value : "";
+	return MHD_NO;
+}
+
+/* A transfer coding other than chunked; NULL: there is none. */
+static const char *connection_request_coding(struct MHD_Connection *mhd)
+{
+	const char *coding = NULL;
+
+	MHD_get_connection_values(mhd, MHD_HEADER_KIND, connection_request_on_coding, &coding);
+	return coding;
+}
+
 /* What can be refused before the body comes. */
 static bool connection_request_check(struct connection *connection, struct MHD_Connection *mhd,
 	const struct route *route, const char *method, const char *path, struct api_error *error)
 {
 	const uint64_t most = connection->owner->http->options->max_body_bytes;
 	const char *length = connection_request_header(mhd, MHD_HTTP_HEADER_CONTENT_LENGTH);
+	const char *coding = connection_request_coding(mhd);
 
 	if (!connection_request_check_key(connection, mhd, route, error))
 		return false;
@@ -44,6 +65,9 @@ static bool connection_request_check(struct connection *connection, struct MHD_C
 		return api_error_set(error, 404, NULL, NULL, "there is no %.100s", path);
 	if (!connection_request_check_method(route, method, error))
 		return false;
+	if (coding)
+		return api_error_set(error, 501, "unsupported", NULL,
+			"the transfer coding '%.100s' is not supported: send the body as it is, or in chunks", coding);
 	if (length && strtoull(length, NULL, 10) > most)
 		return api_error_set(error, 413, NULL, NULL, "the body has %s bytes: at most %llu are accepted", length,
 			(unsigned long long)most);
@@ -87,12 +111,13 @@ static uint64_t connection_request_most_dropped(const struct http_options *optio
 	return 2 * options->max_body_bytes;
 }
 
-/* Is a refusal to be sent before the body? Its client waits for that, or the body is far too long. */
+/* Is a refusal to be sent before the body? Its client waits for that, or the body is far too long, or has no end that
+ * could be found. */
 static bool connection_request_is_hopeless(const struct connection *connection, struct MHD_Connection *mhd)
 {
 	const char *length = connection_request_header(mhd, MHD_HTTP_HEADER_CONTENT_LENGTH);
 
-	return connection_request_header(mhd, MHD_HTTP_HEADER_EXPECT) ||
+	return connection_request_header(mhd, MHD_HTTP_HEADER_EXPECT) || connection_request_coding(mhd) ||
 		(length && strtoull(length, NULL, 10) > connection_request_most_dropped(connection->owner->http->options));
 }
 

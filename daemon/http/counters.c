@@ -9,7 +9,7 @@
 #include "daemon/output/metrics.h"
 #include "ipc/cleanup.h"
 
-static const unsigned statuses[] = {200, 400, 401, 403, 404, 405, 413, 429, 500, 503, 504};
+static const unsigned statuses[] = {200, 400, 401, 403, 404, 405, 413, 429, 500, 501, 503, 504};
 #define N_STATUSES (sizeof(statuses) / sizeof(statuses[0]))
 _Static_assert(N_STATUSES + 1 <= COUNTERS_STATUSES_MAX, "and one for the others");
 #define COUNTERS_LINE_MAX 160u /* of the text, the help lines' share included */

@@ -174,6 +174,24 @@ def test_body_in_chunks_is_one_body():
     assert b"97 98 99" in reply
 
 
+def test_transfer_coding_other_than_chunked_is_refused_at_once():
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: %s\r\n\r\n"
+    for coding in (b"gzip", b"gzip, chunked", b"chunked\r\nTransfer-Encoding: x", b"x\r\nExpect: 100-continue"):
+        began = time.monotonic()
+        reply, body = talk(head % coding + b"abc").split(b"\r\n\r\n", 1)
+        assert reply.startswith(b"HTTP/1.1 501") and b"connection: close" in reply.lower(), reply
+        assert "transfer coding" in json.loads(body)["error"]["message"], body
+        assert time.monotonic() - began < 20  # of the 30 seconds that a body has
+    # What is refused for another reason is so as early.
+    tcp = server().tcp()
+    tcp.connect()
+    began = time.monotonic()
+    assert talk(head % b"gzip", tcp.sock).startswith(b"HTTP/1.1 401")
+    assert time.monotonic() - began < 20
+    chunk = b"19\r\n" + b'{"prompt":"count 97 3\\n"}' + b"\r\n0\r\n\r\n"
+    assert b"97 98" in talk(head.replace(b"x", b"x\r\nConnection: close", 1) % b"Chunked" + chunk)
+
+
 def test_client_of_http_1_0_gets_a_stream_that_ends_with_the_connection():
     body = json.dumps({"prompt": "count 97 3\n", "temperature": 0, "stream": True})
     reply = talk(f"POST /v1/completions HTTP/1.0\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
