@@ -380,7 +380,7 @@ static __global__ void __launch_bounds__(THREADS, 1) wide(const __grid_constant_
 		cluster_meet();
 		if (threadIdx.x / WARP != WARPS)
 			store_tile<GATED>(a, b, sums, b.tile);
-		cluster_meet(); /* other blocks may still read this memory */
+		cluster_meet_only(); /* other blocks may still read this memory */
 	}
 #endif
 }

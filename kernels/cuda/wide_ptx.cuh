@@ -74,6 +74,15 @@ __device__ static inline void cluster_meet(void)
 			     : "memory");
 }
 
+/* The same for blocks that only wait for each other: what was written need not be seen. cluster_meet would
+ * wait until it is. */
+__device__ static inline void cluster_meet_only(void)
+{
+	asm volatile("barrier.cluster.arrive.relaxed.aligned;\n\t"
+		     "barrier.cluster.wait.aligned;" ::
+			     : "memory");
+}
+
 /* The same place in another block's shared memory. */
 __device__ static inline uint32_t of_block(uint32_t address, uint32_t rank)
 {
