@@ -171,7 +171,7 @@ static int gemm_run_planned(struct gemm_product *p)
 	if (rc)
 		return rc;
 	rc = gemm_run_plan(p, &key);
-	if (p->gated || key.invariant || (rc != -ENOTSUP && rc != DEVICE_E_INVALID))
+	if (key.invariant || (rc != -ENOTSUP && rc != DEVICE_E_INVALID))
 		return rc;
 	/* a kernel of the class need not support this number of rows */
 	rc = gemm_library_ways(p, key.alignment, 1, &way, &n);
@@ -212,37 +212,17 @@ int cuda_gemm(struct stream *stream, const struct op_gemm *a)
 	return rc ? rc : gemm_queue(&product);
 }
 
-static bool gemm_gated_in_one(struct stream *stream, const struct op_gemm *a)
-{
-	uint8_t skinny[SKINNY_VARIANTS_MAX];
-
-#ifdef MIMEO_CUDA_SM90A
-	if (wide_can(stream, a, true))
-		return true;
-#endif
-	return skinny_variants(stream, a, true, skinny) > 0;
-}
-
-/* One launch by our kernels; shapes that they do not support take two. */
 int cuda_gated_gemm(struct stream *stream, const struct op_gated_gemm *a)
 {
-	struct op_gemm gemm = {.x = a->x, .w = a->w, .bias = a->bias, .y = a->y,
+	const struct op_gemm gemm = {.x = a->x, .w = a->w, .bias = a->bias, .y = a->y,
 		.y_dtype = DTYPE_BF16, .n_rows = a->n_rows, .invariant = a->invariant};
 	const struct op_silu_mul silu_mul = {.gate_up = a->gate_up, .out = a->y,
 		.n_rows = a->n_rows, .cols = a->w.rows / 2};
-	struct gemm_product product = {.args = &gemm, .gated = true, .stream = stream};
+	struct gemm_product product = {.args = &gemm, .silu_mul = &silu_mul, .stream = stream};
 	int rc;
 
 	if (!gated_gemm_fits(a))
 		return -EINVAL;
 	rc = gemm_begin(stream, &gemm, &product.workspace);
-	if (rc)
-		return rc;
-	if (a->invariant || (stream->device->gemm->choice != CUDA_GEMM_LIBRARY &&
-				    gemm_gated_in_one(stream, &gemm)))
-		return gemm_queue(&product);
-	gemm.y = a->gate_up;
-	product.gated = false;
-	rc = gemm_queue(&product);
-	return rc ? rc : cuda_silu_mul(stream, &silu_mul);
+	return rc ? rc : gemm_queue(&product);
 }

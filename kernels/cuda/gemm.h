@@ -60,10 +60,16 @@ struct gemm_product {
 	cublasLtMatmulDescOpaque_t desc;
 	cublasLtMatrixLayoutOpaque_t w, x, y;
 	const struct op_gemm *args;
-	bool gated; /* only our kernels: cuBLASLt has no such product */
+	/* NULL, or of a gated product: what it leaves to do where it is cuBLASLt's, which writes gate_up */
+	const struct op_silu_mul *silu_mul;
 	struct stream *stream;
 	void *workspace; /* of GEMM_WORKSPACE_BYTES */
 };
+
+static inline bool gemm_is_gated(const struct gemm_product *p)
+{
+	return p->silu_mul != NULL;
+}
 
 /* ---- gemm_product.c ---- */
 

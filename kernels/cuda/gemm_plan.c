@@ -117,11 +117,14 @@ static uint32_t gemm_plan_rows_class(uint32_t rows)
 	return rows > UINT32_MAX - step ? rows : (rows + step - 1) / step * step;
 }
 
-static uint8_t gemm_plan_alignment(const struct op_gemm *a)
+static uint8_t gemm_plan_alignment(const struct gemm_product *p)
 {
+	const struct op_gemm *a = p->args;
 	uintptr_t bits = (uintptr_t)a->x | (uintptr_t)a->w.data | (uintptr_t)a->y |
 			 (uintptr_t)a->bias.data | 16u;
 
+	if (p->silu_mul)
+		bits |= (uintptr_t)p->silu_mul->gate_up;
 	return (uint8_t)(bits & -bits);
 }
 
@@ -133,10 +136,10 @@ struct gemm_key gemm_key_of(const struct gemm_product *p)
 		.rows = a->invariant ? 0 : gemm_plan_rows_class(a->n_rows),
 		.n = a->w.rows,
 		.k = a->w.cols,
-		.alignment = gemm_plan_alignment(a),
+		.alignment = gemm_plan_alignment(p),
 		.f32 = a->y_dtype == DTYPE_F32,
 		.bias = a->bias.data != NULL,
-		.gated = p->gated,
+		.gated = gemm_is_gated(p),
 		.invariant = a->invariant,
 		.used = true,
 	};
@@ -163,6 +166,16 @@ static struct gemm_plan *gemm_plan_find(struct gemm *gemm, const struct gemm_key
 	}
 }
 
+/* Are cuBLASLt's ways candidates beside ours? Of gated products only where they need not be slower. */
+static bool gemm_plan_has_library(const struct gemm_product *p, bool timed)
+{
+	if (p->stream->device->gemm->choice != CUDA_GEMM_ANY)
+		return false;
+	if (gemm_is_gated(p))
+		return timed && p->args->n_rows > WIDE_ROWS_MAX;
+	return timed;
+}
+
 /* Our ways, then cuBLASLt's; without timing the first is chosen. */
 static int gemm_plan_candidates(struct gemm_product *p, const struct gemm_key *key, bool timed,
 	struct gemm_way ret[GEMM_WAYS], int *ret_n)
@@ -176,7 +189,7 @@ static int gemm_plan_candidates(struct gemm_product *p, const struct gemm_key *k
 		ret[0] = ret[(int)(choice - CUDA_GEMM_OWN - 1) % n];
 		n = 1;
 	}
-	if (!p->gated && (n == 0 || (timed && choice == CUDA_GEMM_ANY)))
+	if (n == 0 || gemm_plan_has_library(p, timed))
 		rc = gemm_library_ways(
 			p, key->alignment, timed ? GEMM_LIBRARY_WAYS : 1, ret + n, &n_library);
 	assert(n >= 0 && n + n_library <= GEMM_WAYS);

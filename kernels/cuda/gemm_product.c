@@ -6,6 +6,7 @@
  */
 
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/launchers.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -75,9 +76,9 @@ static int gemm_product_launch_own(const struct gemm_product *p, const struct ge
 {
 #ifdef MIMEO_CUDA_SM90A
 	if (way->kind == WAY_WIDE)
-		return wide_launch(p->stream, p->args, p->gated, way->variant);
+		return wide_launch(p->stream, p->args, gemm_is_gated(p), way->variant);
 	if (way->kind == WAY_INVARIANT)
-		return wide_launch_invariant(p->stream, p->args, p->gated, way->variant);
+		return wide_launch_invariant(p->stream, p->args, gemm_is_gated(p), way->variant);
 #endif
 	return skinny_launch(p->stream, p->args, way->variant);
 }
@@ -87,44 +88,62 @@ int gemm_invariant_way(const struct gemm_product *p, struct gemm_way *ret)
 	uint8_t variant = 0;
 
 #ifdef MIMEO_CUDA_SM90A
-	variant = wide_invariant_variant(p->stream, p->args, p->gated);
+	variant = wide_invariant_variant(p->stream, p->args, gemm_is_gated(p));
 #endif
 	*ret = (struct gemm_way){.kind = WAY_INVARIANT, .variant = variant};
 	return variant ? 0 : -ENOTSUP;
 }
 
-int gemm_own_ways(const struct gemm_product *p, struct gemm_way ret[GEMM_OWN_WAYS])
+static int gemm_add_ways(
+	struct gemm_way *ret, int kind, const uint8_t *variants, int n_variants, int n_max)
 {
-	uint8_t variants[GEMM_OWN_WAYS];
-	int n = skinny_variants(p->stream, p->args, p->gated, variants), n_wide = 0;
-
-	for (int i = 0; i < n; i++)
-		ret[i] = (struct gemm_way){.kind = WAY_SKINNY, .variant = variants[i]};
-#ifdef MIMEO_CUDA_SM90A
-	n_wide = wide_variants(p->stream, p->args, p->gated, variants);
-#endif
-	for (int i = 0; i < n_wide; i++)
-		ret[n + i] = (struct gemm_way){.kind = WAY_WIDE, .variant = variants[i]};
-	assert(n <= SKINNY_VARIANTS_MAX && n_wide <= WIDE_VARIANTS_MAX);
-	return n + n_wide;
+	assert(n_variants >= 0 && n_variants <= n_max);
+	for (int i = 0; i < n_variants; i++)
+		ret[i] = (struct gemm_way){.kind = kind, .variant = variants[i]};
+	return n_variants;
 }
 
-int gemm_product_run(struct gemm_product *p, const struct gemm_way *way)
+int gemm_own_ways(const struct gemm_product *p, struct gemm_way ret[GEMM_OWN_WAYS])
+{
+	const bool gated = gemm_is_gated(p);
+	uint8_t variants[GEMM_OWN_WAYS];
+	int n = skinny_variants(p->stream, p->args, gated, variants);
+
+	n = gemm_add_ways(ret, WAY_SKINNY, variants, n, SKINNY_VARIANTS_MAX);
+#ifdef MIMEO_CUDA_SM90A
+	int n_wide = wide_variants(p->stream, p->args, gated, variants);
+
+	n += gemm_add_ways(ret + n, WAY_WIDE, variants, n_wide, WIDE_VARIANTS_MAX);
+#endif
+	return n;
+}
+
+static int gemm_product_run_library(struct gemm_product *p, const struct gemm_way *way)
 {
 	static const float one = 1.0f, zero = 0.0f;
 	struct cuda_device *device = p->stream->device;
 	const struct op_gemm *a = p->args;
-
-	if (way->kind != WAY_LIBRARY) {
-		int rc = gemm_product_launch_own(p, way);
-
-		/* clears the error, so that another way may be tried */
-		return rc ? rc : cuda_condition(cudaGetLastError());
-	}
-	return gemm_condition(device,
+	void *y = p->silu_mul ? (void *)(uintptr_t)p->silu_mul->gate_up : a->y;
+	int rc = gemm_condition(device,
 		cublasLtMatmul(device->gemm->handle, &p->desc, &one, a->w.data, &p->w, a->x, &p->x,
-			&zero, a->y, &p->y, a->y, &p->y, &way->algo, p->workspace,
-			GEMM_WORKSPACE_BYTES, p->stream->handle));
+			&zero, y, &p->y, y, &p->y, &way->algo, p->workspace, GEMM_WORKSPACE_BYTES,
+			p->stream->handle));
+
+	if (rc || !p->silu_mul)
+		return rc;
+	rc = cuda_launch_end(p->stream, "gemm");
+	return rc ? rc : cuda_silu_mul(p->stream, p->silu_mul);
+}
+
+int gemm_product_run(struct gemm_product *p, const struct gemm_way *way)
+{
+	int rc;
+
+	if (way->kind == WAY_LIBRARY)
+		return gemm_product_run_library(p, way);
+	rc = gemm_product_launch_own(p, way);
+	/* clears the error, so that another way may be tried */
+	return rc ? rc : cuda_condition(cudaGetLastError());
 }
 
 static cublasStatus_t gemm_product_rank(struct gemm_product *p, uint32_t alignment, int max,
