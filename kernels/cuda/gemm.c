@@ -6,20 +6,24 @@
  *
  *	up to 16   skinny.cu, cuBLASLt
  *	17 to 64   wide.cu (9.0 alone, in builds for 90a), skinny.cu up to 32 if x fits beside its ring,
- *	           cuBLASLt
+ *	           broad.cu from 33 (9.0 alone), cuBLASLt
+ *	65 to 256  broad.cu, cuBLASLt
  *	more       cuBLASLt, which uses 32 MiB of the stream's scratch
  *	any, where the op is invariant: wide.cu, 64 rows a launch
  *
  * A gated_gemm of up to 64 rows (16 without wide.cu) is one launch of ours, not timed against
- * cuBLASLt's; beyond, a gemm and a silu_mul. A result is deterministic per shape class and process;
- * unlike the cpu device's it may depend on the number of rows.
+ * cuBLASLt's; from there to 256 rows it is, and beyond, a gemm and a silu_mul. A result is deterministic
+ * per shape class and process; unlike the cpu device's it may depend on the number of rows.
  *
  * Measured on an H200, ms of a decode step (the graph alone, context 1024; mimeo-bench decode): 1B
  * at 1, 8, 32, 64, 128 rows 0.81, 0.90, 1.17, 1.58, 2.34 (1.04 at one row without overlap); 8B at
  * 1, 8, 32 rows 3.79, 4.28, 5.30.
  *
+ * On an H100, us of a layer's norms and products in a graph, without broad.cu and with it: 1B at 64,
+ * 96, 128, 192, 256 rows 62.5, 68.8, 69.5, 78.4, 79.8 and 60.1, 64.5, 66.5, 75.0, 78.3.
+ *
  * Known gaps, on an H200: at each of a layer's four products memory is idle for 2 to 3 us, from the
- * last block's last bytes to the next kernel's first; from 65 rows on products are cuBLASLt's and
+ * last block's last bytes to the next kernel's first; from 65 rows on qkv and o are cuBLASLt's, which
  * do not overlap.
  */
 
@@ -86,6 +90,9 @@ static int gemm_load(struct stream *stream)
 		return rc;
 #ifdef MIMEO_CUDA_SM90A
 	rc = wide_start(stream);
+	if (rc)
+		return rc;
+	rc = broad_start(stream);
 	if (rc)
 		return rc;
 #endif

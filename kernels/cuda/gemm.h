@@ -12,6 +12,7 @@
 
 #include <cublasLt.h>
 
+#include "kernels/cuda/broad.h"
 #include "kernels/cuda/internal.h"
 #include "kernels/cuda/skinny.h"
 #include "kernels/cuda/wide.h"
@@ -19,13 +20,13 @@
 #define GEMM_WORKSPACE_BYTES ((size_t)32 << 20)
 #define GEMM_PLANS_MAX 4096u /* a power of two */
 #define GEMM_LIBRARY_WAYS 12
-#define GEMM_OWN_WAYS (SKINNY_VARIANTS_MAX + WIDE_VARIANTS_MAX)
+#define GEMM_OWN_WAYS (SKINNY_VARIANTS_MAX + WIDE_VARIANTS_MAX + BROAD_VARIANTS_MAX)
 #define GEMM_WAYS (GEMM_LIBRARY_WAYS + GEMM_OWN_WAYS)
 #define GEMM_FLUSH_L2S 2u /* L2s of memory written between two timings */
 
 /* A way to compute a product: one of our kernels, or an algorithm of cuBLASLt. */
 struct gemm_way {
-	enum { WAY_LIBRARY, WAY_SKINNY, WAY_WIDE, WAY_INVARIANT } kind;
+	enum { WAY_LIBRARY, WAY_SKINNY, WAY_WIDE, WAY_BROAD, WAY_INVARIANT } kind;
 	uint8_t variant;
 	cublasLtMatmulAlgo_t algo;
 };

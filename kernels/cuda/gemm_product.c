@@ -77,6 +77,8 @@ static int gemm_product_launch_own(const struct gemm_product *p, const struct ge
 #ifdef MIMEO_CUDA_SM90A
 	if (way->kind == WAY_WIDE)
 		return wide_launch(p->stream, p->args, gemm_is_gated(p), way->variant);
+	if (way->kind == WAY_BROAD)
+		return broad_launch(p->stream, p->args, gemm_is_gated(p), way->variant);
 	if (way->kind == WAY_INVARIANT)
 		return wide_launch_invariant(p->stream, p->args, gemm_is_gated(p), way->variant);
 #endif
@@ -114,6 +116,9 @@ int gemm_own_ways(const struct gemm_product *p, struct gemm_way ret[GEMM_OWN_WAY
 	int n_wide = wide_variants(p->stream, p->args, gated, variants);
 
 	n += gemm_add_ways(ret + n, WAY_WIDE, variants, n_wide, WIDE_VARIANTS_MAX);
+	int n_broad = broad_variants(p->stream, p->args, gated, variants);
+
+	n += gemm_add_ways(ret + n, WAY_BROAD, variants, n_broad, BROAD_VARIANTS_MAX);
 #endif
 	return n;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Our own products, each variant of skinny.cu and wide.cu by itself, against sums in double
+ * Our own products, each variant of skinny.cu, wide.cu and broad.cu by itself, against sums in double
  * precision over random numbers.
  */
 #include "kernels/convert.h"
@@ -196,6 +196,9 @@ static void check_sample(struct fixture *f, int variant, const struct shape_case
 	free(bytes);
 }
 
+/* Of one shape, of all kernels: wide.cu's and broad.cu's at 33 to 64 rows. */
+enum { VARIANTS_MAX = 13 };
+
 struct shapes {
 	uint32_t n_rows, n_shapes;
 	const uint32_t *rows;
@@ -208,7 +211,7 @@ struct shapes {
 static void check_shapes(struct fixture *f, const struct shapes *t)
 {
 	uint64_t seed = (uint64_t)time(NULL);
-	void *devices[8];
+	void *devices[VARIANTS_MAX];
 
 	print_message("# seed %llu\n", (unsigned long long)seed);
 	for (int i = 0; i < t->n_devices; i++) {
@@ -251,7 +254,7 @@ static void test_each_variant_for_more_rows_is_the_product(void **state)
 			      shapes[][2] = {{2, 64}, {100, 72}, {130, 200}, {392, 1032},
 				      {272, 4096}, {264, 2056}, {17000, 128}};
 
-	check_shapes(*state, &(struct shapes){5, 7, rows, shapes, 0, 8, false});
+	check_shapes(*state, &(struct shapes){5, 7, rows, shapes, 0, VARIANTS_MAX, false});
 }
 
 static void test_each_variant_of_the_gated_gemm_is_right(void **state)
@@ -261,6 +264,24 @@ static void test_each_variant_of_the_gated_gemm_is_right(void **state)
 				      {16, 64}, {48, 2048}, {96, 2112}, {4400, 1024}, {17600, 128}};
 
 	check_shapes(*state, &(struct shapes){7, 5, rows, shapes, -1, 7, true});
+}
+
+/* A tile is more rows of W than there are, a part of them, or several a block. */
+static void test_each_variant_for_many_rows_is_the_product(void **state)
+{
+	static const uint32_t rows[] = {65, 99, 128, 200, 256},
+			      shapes[][2] = {{2, 64}, {100, 72}, {130, 200}, {392, 1032},
+				      {272, 2056}, {17000, 72}};
+
+	check_shapes(*state, &(struct shapes){5, 6, rows, shapes, 0, 6, false});
+}
+
+static void test_each_variant_for_many_rows_of_the_gated_gemm_is_right(void **state)
+{
+	static const uint32_t rows[] = {40, 65, 96, 131, 256},
+			      shapes[][2] = {{16, 64}, {112, 2120}, {1184, 520}, {17600, 72}};
+
+	check_shapes(*state, &(struct shapes){5, 4, rows, shapes, -1, VARIANTS_MAX, true});
 }
 
 /* 64 MiB: what is so large has a deeper ring, with x beside it, and more variants when gated. */
@@ -338,7 +359,7 @@ static void test_rows_of_an_invariant_product_have_the_same_bits_alone_and_among
 /* A hazard of overlap: each product reads what the one before wrote and writes what it read. */
 static void check_chain(struct fixture *f, uint32_t rows)
 {
-	enum { N = 512, LINKS = 200, ROWS_MAX = 24 };
+	enum { N = 512, LINKS = 200, ROWS_MAX = 100 };
 	const size_t bytes = 2 * N * rows;
 	uint64_t seed = 7;
 	uint16_t *w = random_bf16(N * N, 1 / sqrt((double)N), &seed);
@@ -375,7 +396,7 @@ static void check_chain(struct fixture *f, uint32_t rows)
 
 static void test_a_long_chain_of_each_variant_has_the_bits_of_one_run_serially(void **state)
 {
-	for (int variant = 0; variant < 8; variant++) {
+	for (int variant = 0; variant < VARIANTS_MAX; variant++) {
 		void *device = NULL;
 
 		assert_int_equal(fixture_setup(&device), 0);
@@ -383,6 +404,8 @@ static void test_a_long_chain_of_each_variant_has_the_bits_of_one_run_serially(v
 			(enum cuda_gemm_choice)(CUDA_GEMM_OWN + 1 + variant));
 		check_chain(device, 8);
 		check_chain(device, 24);
+		check_chain(device, 40);
+		check_chain(device, 100);
 		assert_int_equal(fixture_teardown(&device), 0);
 	}
 }
@@ -394,6 +417,8 @@ int main(int argc, char **argv)
 		ON_DEVICE(test_each_variant_for_few_rows_is_the_product),
 		ON_DEVICE(test_each_variant_for_more_rows_is_the_product),
 		ON_DEVICE(test_each_variant_of_the_gated_gemm_is_right),
+		ON_DEVICE(test_each_variant_for_many_rows_is_the_product),
+		ON_DEVICE(test_each_variant_for_many_rows_of_the_gated_gemm_is_right),
 		ON_DEVICE(test_each_variant_for_a_large_matrix_is_the_product),
 		ON_DEVICE(test_what_none_of_ours_can_is_right),
 		ON_DEVICE(test_rows_of_an_invariant_product_have_the_same_bits_alone_and_among_others),

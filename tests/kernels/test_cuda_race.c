@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Our own products for compute-sanitizer's racecheck: each variant of skinny.cu and of wide.cu,
+ * Our own products for compute-sanitizer's racecheck: each variant of skinny.cu, wide.cu and broad.cu,
  * launched by itself and not through gemm.c, because racecheck breaks down where one of cuBLASLt's
  * kernels runs. The device is said to have two multiprocessors, so that with small matrices, too, a
  * block goes on to further tiles and round its ring. What comes out is what the cpu device makes.
  *
- * This program has both files compiled for itself, with MIMEO_RACECHECK: see racecheck.cuh.
+ * This program has these files compiled for itself, with MIMEO_RACECHECK: see racecheck.cuh.
  */
 #include "tests/kernels/cuda_ops_fixture.h"
 
+#include "kernels/cuda/broad.h"
 #include "kernels/cuda/internal.h"
 #include "kernels/cuda/skinny.h"
 #include "kernels/cuda/wide.h"
@@ -73,13 +74,15 @@ static void check_floats(const struct both *y)
 	}
 }
 
-enum family { SKINNY, WIDE };
+enum family { SKINNY, WIDE, BROAD };
 
 static int variants_of(enum family family, const struct product *p, uint8_t *ret)
 {
 	if (family == SKINNY)
 		return skinny_variants(streams[CUDA], &p->gemm[CUDA], p->is_gated, ret);
 #ifdef MIMEO_CUDA_SM90A
+	if (family == BROAD)
+		return broad_variants(streams[CUDA], &p->gemm[CUDA], p->is_gated, ret);
 	return wide_variants(streams[CUDA], &p->gemm[CUDA], p->is_gated, ret);
 #else
 	return 0;
@@ -91,6 +94,8 @@ static int launch(enum family family, const struct product *p, uint8_t variant)
 	if (family == SKINNY)
 		return skinny_launch(streams[CUDA], &p->gemm[CUDA], variant);
 #ifdef MIMEO_CUDA_SM90A
+	if (family == BROAD)
+		return broad_launch(streams[CUDA], &p->gemm[CUDA], p->is_gated, variant);
 	return wide_launch(streams[CUDA], &p->gemm[CUDA], p->is_gated, variant);
 #else
 	return -ENOTSUP;
@@ -128,7 +133,7 @@ static void check_shapes(const struct shapes *t)
 		const struct mark mark = mark_here();
 		const uint32_t *shape = t->shapes[i % t->n_shapes];
 		struct product p = {.is_gated = t->gated, .f32 = !t->gated && i & 1};
-		uint8_t variants[SKINNY_VARIANTS_MAX + WIDE_VARIANTS_MAX];
+		uint8_t variants[SKINNY_VARIANTS_MAX + WIDE_VARIANTS_MAX + BROAD_VARIANTS_MAX];
 		int n;
 
 		product_new(&p, t->rows[i / t->n_shapes], shape[0], shape[1]);
@@ -182,6 +187,20 @@ static void test_wide_s_gated_variants_are_the_gated_product(void **state)
 	check_shapes(&(struct shapes){WIDE, true, 3, 3, rows, shapes});
 }
 
+static void test_broad_s_variants_are_the_product(void **state)
+{
+	static const uint32_t rows[] = {65, 130}, shapes[][2] = {{600, 504}, {598, 136}, {42, 2624}};
+
+	check_shapes(&(struct shapes){BROAD, false, 2, 3, rows, shapes});
+}
+
+static void test_broad_s_gated_variants_are_the_gated_product(void **state)
+{
+	static const uint32_t rows[] = {65, 130}, shapes[][2] = {{608, 504}, {592, 136}, {48, 2624}};
+
+	check_shapes(&(struct shapes){BROAD, true, 2, 3, rows, shapes});
+}
+
 static int products_start(void **state)
 {
 	int rc;
@@ -189,13 +208,16 @@ static int products_start(void **state)
 	cuda_device(devices[CUDA])->limits.n_sms = N_SMS;
 	rc = skinny_start(streams[CUDA]);
 #ifdef MIMEO_CUDA_SM90A
-	return rc ? rc : wide_start(streams[CUDA]);
+	if (rc)
+		return rc;
+	rc = wide_start(streams[CUDA]);
+	return rc ? rc : broad_start(streams[CUDA]);
 #else
 	return rc;
 #endif
 }
 
-/* How many of the tests, wide's last, this device has kernels for. */
+/* How many of the tests, wide's and broad's last, this device has kernels for. */
 static size_t n_for_device(size_t n_skinny, size_t n_all)
 {
 	const struct cuda_limits *limits = cuda_limits(streams[CUDA]);
@@ -218,6 +240,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_skinny_s_gated_variants_are_the_gated_product),
 		cmocka_unit_test(test_wide_s_variants_are_the_product),
 		cmocka_unit_test(test_wide_s_gated_variants_are_the_gated_product),
+		cmocka_unit_test(test_broad_s_variants_are_the_product),
+		cmocka_unit_test(test_broad_s_gated_variants_are_the_gated_product),
 	};
 	int rc = devices_open();
 	size_t n;

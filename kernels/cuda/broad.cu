@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: MIT */
+
+/* How broad.cuh's kernel divides a product among multiprocessors, and its launch. */
+
+#include <assert.h>
+
+#include "kernels/cuda/broad.h"
+#include "kernels/cuda/broad_end.cuh"
+
+struct broad_instance {
+	void (*run)(broad_args);
+	bool gated;
+	uint32_t n, sum_bytes;
+};
+
+#define KERNEL(N, GATED)                                                                           \
+	{                                                                                          \
+		broad<N, GATED>, GATED, N, broad_shape<N>::sum_bytes                               \
+	}
+
+static const struct broad_instance kernels[] = {KERNEL(64, false), KERNEL(96, false),
+	KERNEL(128, false), KERNEL(192, false), KERNEL(256, false), KERNEL(64, true),
+	KERNEL(96, true), KERNEL(128, true), KERNEL(192, true), KERNEL(256, true)};
+
+enum { N_KERNELS = sizeof(kernels) / sizeof(kernels[0]) };
+
+/* Leaves memory for small blocks of the next kernel, a norm's. */
+static const uint32_t BLOCK_BYTES = 216 * 1024;
+
+/* How a product is divided. A variant's number has splits - 1 in bits 4 to 6, sharers - 1 in bit 3,
+ * and height / 8 - 1 below. */
+struct broad_division {
+	uint32_t splits, sharers, height;
+};
+
+static uint8_t broad_variant_of(const struct broad_division *d)
+{
+	return (uint8_t)((d->splits - 1) << 4 | (d->sharers - 1) << 3 | (d->height / 8 - 1));
+}
+
+static struct broad_division broad_division_of(uint8_t variant)
+{
+	return {variant / 16u + 1, variant / 8u % 2 + 1, (variant % 8u + 1) * 8};
+}
+
+static const struct broad_instance *broad_kernel_for(uint32_t n_rows, bool gated)
+{
+	for (uint32_t i = 0; i < N_KERNELS; i++)
+		if (kernels[i].gated == gated && n_rows <= kernels[i].n)
+			return &kernels[i];
+	return NULL;
+}
+
+static bool broad_able(struct stream *stream)
+{
+	const struct cuda_limits *limits = cuda_limits(stream);
+
+	return limits->arch == 90 && limits->shared_bytes_optin >= BLOCK_BYTES + 1024;
+}
+
+int broad_start(struct stream *stream)
+{
+	const void *all[N_KERNELS];
+	int rc;
+
+	if (!broad_able(stream))
+		return 0;
+	for (uint32_t i = 0; i < N_KERNELS; i++)
+		all[i] = (const void *)kernels[i].run;
+	rc = cuda_launch_begin(stream, "broad gemm", all[0]);
+	if (rc)
+		return rc;
+	return cuda_allow_shared(stream, "broad gemm's memory", all, N_KERNELS, BLOCK_BYTES);
+}
+
+static bool broad_can(struct stream *stream, const struct op_gemm *a, bool gated)
+{
+	if (!broad_able(stream) || a->n_rows < BROAD_ROWS_MIN || a->n_rows > BROAD_ROWS_MAX)
+		return false;
+	/* the copy engine needs rows of whole 16 bytes; gates and ups alternate by eights */
+	if (a->w.cols % 8 != 0 || (gated && (a->w.rows % 16 != 0 || a->y_dtype != DTYPE_BF16)))
+		return false;
+	return aligned(a->x) && aligned(a->w.data);
+}
+
+static uint32_t broad_divided(uint32_t n, uint32_t by)
+{
+	return (n + by - 1) / by;
+}
+
+static uint32_t broad_y_cols(const struct op_gemm *a, bool gated)
+{
+	return gated ? a->w.rows / 2 : a->w.rows;
+}
+
+/* Columns of y of a tile. */
+static uint32_t broad_tile_cols(uint32_t height, bool gated)
+{
+	return gated ? height : 2 * height;
+}
+
+/* Clusters that run at once; some of a device's parts do not hold a whole number. */
+static uint32_t broad_clusters_at_once(
+	struct stream *stream, const struct broad_instance *kernel, uint32_t blocks)
+{
+	cudaLaunchAttribute cluster = {};
+	cudaLaunchConfig_t config = {};
+	int n = 0;
+
+	if (blocks == 1)
+		return cuda_limits(stream)->n_sms;
+	cluster.id = cudaLaunchAttributeClusterDimension;
+	cluster.val.clusterDim.x = blocks;
+	cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+	config.gridDim = dim3(blocks * cuda_limits(stream)->n_sms);
+	config.blockDim = dim3(THREADS);
+	config.dynamicSmemBytes = BLOCK_BYTES;
+	config.attrs = &cluster;
+	config.numAttrs = 1;
+	if (cudaOccupancyMaxActiveClusters(&n, (const void *)kernel->run, &config) != cudaSuccess)
+		cudaGetLastError(); /* not so, then */
+	return n < 0 ? 0 : (uint32_t)n;
+}
+
+/* The smallest height that needs no more waves than the largest; 0: this division is not useful. */
+static uint32_t broad_height_for(struct stream *stream, const struct op_gemm *a, bool gated,
+	uint32_t splits, uint32_t sharers)
+{
+	const struct broad_instance *kernel = broad_kernel_for(a->n_rows, gated);
+	const uint32_t n = broad_y_cols(a, gated), unit = gated ? 16 : 8;
+	const uint32_t at_once =
+		broad_clusters_at_once(stream, kernel, splits * sharers) * sharers; /* tiles */
+	uint32_t waves;
+
+	if (at_once == 0 || (splits > 1 && a->w.cols < splits * 4 * COLS))
+		return 0;
+	waves = broad_divided(broad_divided(n, broad_tile_cols(PIECE, gated)), at_once);
+	if (splits > 1 && waves > 1)
+		return 0;
+	return broad_divided(broad_divided(n, at_once * waves), broad_tile_cols(unit, gated)) *
+	       unit;
+}
+
+/* Does this division keep at least 2/3 of the multiprocessors busy? */
+static bool broad_is_busy(
+	struct stream *stream, const struct op_gemm *a, bool gated, const struct broad_division *d)
+{
+	const uint32_t tiles =
+		broad_divided(broad_y_cols(a, gated), broad_tile_cols(d->height, gated));
+
+	return tiles * d->splits * 3 >= cuda_limits(stream)->n_sms * 2;
+}
+
+#ifdef MIMEO_RACECHECK
+enum { SHARERS_MAX = 1 }; /* it does not follow boxes that go to several blocks */
+#else
+enum { SHARERS_MAX = 2 };
+#endif
+
+/* Few splits first: what they exchange grows with their number. */
+int broad_variants(struct stream *stream, const struct op_gemm *a, bool gated, uint8_t *ret)
+{
+	static const uint8_t divisions[][2] = {
+		{1, 1}, {1, 2}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}};
+	int n = 0;
+
+	if (!broad_can(stream, a, gated))
+		return 0;
+	for (int busy = 1; busy >= 0; busy--)
+		for (const uint8_t(&i)[2] : divisions) {
+			const struct broad_division d = {
+				i[0], i[1], broad_height_for(stream, a, gated, i[0], i[1])};
+
+			if (d.height && d.sharers <= SHARERS_MAX &&
+				broad_is_busy(stream, a, gated, &d) == busy &&
+				n < BROAD_VARIANTS_MAX && (busy || n == 0))
+				ret[n++] = broad_variant_of(&d);
+		}
+	return n;
+}
+
+/* Of a gated product: W's rows as {columns, 8, gates or ups, n / 8}. */
+static int broad_map_w(struct stream *stream, const struct op_gemm *a, bool gated,
+	uint32_t tile_rows, struct cuda_tensor_map *ret)
+{
+	const uint64_t row = (uint64_t)a->w.cols * 2, n = a->w.rows / 2;
+	const uint64_t dims[] = {a->w.cols, 8, 2, n / 8}, strides[] = {row, n * row, 8 * row};
+	const uint32_t box[] = {COLS, 8, 2, tile_rows / 16};
+
+	if (gated)
+		return cuda_tensor_map_of(stream, a->w.data, 4, dims, strides, box, ret);
+	return cuda_tensor_map(stream, a->w.data, a->w.rows, a->w.cols, tile_rows, ret);
+}
+
+static void broad_args_make(const struct op_gemm *a, const struct broad_instance *kernel,
+	const struct broad_division *d, struct broad_args *ret)
+{
+	const uint32_t stage_bytes = (2 * d->height + kernel->n) * ROW_BYTES;
+	const uint32_t n_stages = (BLOCK_BYTES - ALIGN - SLAB_BYTES) / stage_bytes;
+
+	assert(n_stages * stage_bytes >= kernel->sum_bytes);
+	ret->bias = a->bias.data;
+	ret->y = a->y;
+	ret->n = broad_y_cols(a, kernel->gated);
+	ret->k = a->w.cols;
+	ret->n_rows = a->n_rows;
+	ret->height = d->height;
+	ret->stage_bytes = stage_bytes;
+	ret->n_stages = min(n_stages, (uint32_t)STAGES_MAX);
+	ret->splits = d->splits;
+	ret->sharers = d->sharers;
+	ret->f32 = a->y_dtype == DTYPE_F32;
+	ret->packed = ret->n % PACK == 0 && aligned(a->y);
+}
+
+int broad_launch(struct stream *stream, const struct op_gemm *a, bool gated, uint8_t variant)
+{
+	const struct broad_division d = broad_division_of(variant);
+	const uint32_t cluster = d.splits * d.sharers;
+	const struct broad_instance *kernel;
+	struct broad_args args = {};
+	void *params[] = {&args};
+	uint32_t n_clusters;
+	int rc;
+
+	/* other operands of the class of gemm_plan.c may have a different alignment */
+	if (!broad_can(stream, a, gated))
+		return -ENOTSUP;
+	kernel = broad_kernel_for(a->n_rows, gated);
+	rc = broad_map_w(stream, a, gated, 2 * d.height, &args.w);
+	if (rc)
+		return rc;
+	rc = cuda_tensor_map(stream, a->x, a->n_rows, a->w.cols, kernel->n / d.sharers, &args.x);
+	if (rc)
+		return rc;
+	broad_args_make(a, kernel, &d, &args);
+	n_clusters = broad_divided(args.n, broad_tile_cols(d.height, gated) * d.sharers);
+	if (d.splits == 1)
+		n_clusters = min(n_clusters, cuda_limits(stream)->n_sms / d.sharers);
+	cuda_launch_clusters(stream, (const void *)kernel->run, n_clusters * cluster, THREADS,
+		cluster, BLOCK_BYTES, params);
+	return 0;
+}
