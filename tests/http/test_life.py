@@ -260,6 +260,7 @@ def test_request_takes_no_longer_than_the_limit():
         own.daemon.release()
         reply = rig.Reply(waiting.getresponse())
         assert reply.status == 504 and reply.error()["code"] == "timeout", reply.body
+        assert "--request-seconds" in reply.error()["message"], reply.body
 
 
 def test_unix_socket_has_the_mode_that_is_asked_for():
