@@ -41,8 +41,8 @@ static void answer(struct mimeo *m, const struct mimeo_text *text, json_t *chat)
 	if (mimeo_text_stream_end(stream, &part, &(size_t){0}) == 0) /* a part of a character that was held back */
 		fputs(part, copy), fputs(part, stdout);
 	fclose(copy), add(chat, "assistant", whole);
-	puts(event.status < 0 ? mimeo_strerror(event.status) : "");
-	mimeo_text_stream_free(stream), free(ids), free(json), free(whole);
+	mimeo_text_stream_free(stream), free(ids), free(json), free(whole), puts("");
+	event.status < 0 ? warnx("%s", mimeo_strerror(event.status)) : (void)0;
 }
 
 int main(void)

@@ -40,6 +40,22 @@ def test_chat_in_c_refuses_a_line_that_is_not_utf_8():
     assert done.returncode == 1 and "not UTF-8" in done.stderr, done
 
 
+def test_chat_in_c_reports_a_failed_answer_on_standard_error():
+    with rig.Rig(start=False) as own:
+        own.daemon.start()
+        rig.eventually(lambda: "ready" in own.daemon.log(), "it serves")
+        own.daemon.hold()
+        chat = subprocess.Popen([str(rig.BUILD / "examples" / "chat")], text=True, stdin=subprocess.PIPE,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                env={**os.environ, "MIMEO_SOCKET": str(own.daemon.socket), "LD_LIBRARY_PATH": LIBRARIES})
+        chat.stdin.write("count 97 3\n")
+        chat.stdin.flush()
+        own.daemon.await_metric("mimeo_requests_running", 1)
+        own.daemon.kill()
+        out, errors = chat.communicate(timeout=rig.PATIENCE)
+        assert out == "\n" and "the daemon is gone" in errors, (out, errors)
+
+
 def test_python_program_is_a_chat():
     done = run([sys.executable, str(PYTHON / "mimeo.py"), "tinycalc"], "count 97 3\n")
     assert done.returncode == 0 and done.stdout == "97 98 99\n", (done.stdout, done.stderr)
