@@ -109,7 +109,7 @@ static int client_connect_failed(const char *path, int error, char text[static M
 
 	/* connect(2) does not distinguish a file that is no socket from one without a listener. */
 	const char *why = error == -ECONNREFUSED && stat(path, &st) == 0 && !S_ISSOCK(st.st_mode)
-		? "not a socket" : strerror(-error);
+		? "not a socket" : error == -ETIMEDOUT ? "timed out: mimeod may be loading its models" : strerror(-error);
 	snprintf(text, MSG_TEXT_MAX, "%s: %s: %s", path, mimeo_strerror(status), why);
 	return status;
 }

@@ -8,6 +8,7 @@ import pathlib
 import pty
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,13 @@ def run(*arguments, text="", status=0):
 def test_prompt_and_answer_are_text():
     assert run("--prompt", "count 97 3\n") == "97 98 99"
     assert run("--model", "tinycalc", "--prompt", "count 97 3\n", "--ids") == "57,55,32,57,56,32,57,57\n"
+
+
+def test_daemon_that_does_not_answer_may_be_loading():
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(folder + "/m.sock")
+        listener.listen()
+        assert "may be loading its models" in run("--socket", folder + "/m.sock", "--timeout", "0.3", "--prompt", "x", status=1)
 
 
 def test_prompt_comes_from_a_pipe_without_its_last_newline():
