@@ -212,7 +212,7 @@ bool generation_params_read(struct generation_params *ret, const json_t *object,
 	*ret = (struct generation_params){.model = models_of(http, object, error)};
 	if (!ret->model)
 		return false;
-	if (!params_integer(object, "n", 1, HTTP_CHOICES_MAX, &n, error) ||
+	if (!params_integer(object, "n", 1, http->options->max_choices, &n, error) ||
 		!params_integer(object, "min_tokens", 0, INT32_MAX, &min_tokens, error) ||
 		!params_bool(object, "ignore_eos", &ret->ignore_eos, error))
 		return false;

@@ -58,7 +58,7 @@ static void check_result(bool done, const struct api_error *error)
 
 static void read_body(const char *body, size_t n)
 {
-	static const struct http_options options = {.max_tokens = 1000};
+	static const struct http_options options = {.max_tokens = 1000, .max_choices = 16};
 	static const struct http http = {.options = &options};
 	static const char *const refused[] = {"suffix", "echo", NULL};
 	static struct generation_params params;
