@@ -2,6 +2,7 @@
 
 /* mimeo-http: OpenAI's HTTP interface to mimeod, through the public headers only. */
 
+#include <errno.h>
 #include <unistd.h>
 
 #include "daemon/http/server.h"
@@ -16,9 +17,10 @@ static int main_listen(const struct http_options *options, struct listen_sockets
 		return HTTP_FAILED;
 	}
 	for (uint32_t i = 0; i < options->n_listen; i++) {
-		if (listen_add(sockets, options->listen[i], options->socket_mode, message, sizeof(message)) < 0) {
+		int rc = listen_add(sockets, options->listen[i], options->socket_mode, message, sizeof(message));
+		if (rc < 0) {
 			log_error("%s", message);
-			return HTTP_FAILED;
+			return rc == -EINVAL ? HTTP_USAGE : HTTP_FAILED;
 		}
 	}
 	if (sockets->n == 0) {
