@@ -74,9 +74,39 @@ static void test_small_chunks_say_nothing_about_the_time_per_token(void **state)
 	assert_in_range(pace_tokens(&pace, 50 * MS, 8192), 499, 501);
 }
 
+/* The tokens of the last of 100 steps of base_ns and 20 us a prompt token, every second one 3 % slower. */
+static uint32_t tokens_after(struct pace *pace, uint64_t base_ns, uint64_t target_ns)
+{
+	uint32_t n = 0;
+
+	for (unsigned i = 0; i < 100; i++) {
+		n = pace_tokens(pace, target_ns, 8192);
+		pace_follow(pace, (base_ns + n * 20000) * (100 + 3 * (i % 2)) / 100, n, 4);
+	}
+	return n;
+}
+
+static void test_decodes_that_become_faster_beside_prompts_leave_more_time_to_these(void **state)
+{
+	struct pace pace = {0};
+
+	pace_follow(&pace, 15 * MS, 0, 4);
+	assert_in_range(tokens_after(&pace, 8 * MS, 12 * MS), 170, 210);
+}
+
+static void test_steps_faster_than_the_base_do_not_make_tokens_look_slow(void **state)
+{
+	struct pace pace = {0};
+
+	pace_follow(&pace, 10 * MS, 0, 4);
+	assert_in_range(tokens_after(&pace, 99 * MS / 10, 105 * MS / 10), 16, 40);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_decodes_that_become_faster_beside_prompts_leave_more_time_to_these),
+		cmocka_unit_test(test_steps_faster_than_the_base_do_not_make_tokens_look_slow),
 		cmocka_unit_test(test_without_a_target_prompts_have_the_whole_step),
 		cmocka_unit_test(test_before_a_time_is_known_a_step_has_few_prompt_tokens),
 		cmocka_unit_test(test_tokens_are_what_fits_the_target_beside_the_base),

@@ -10,12 +10,15 @@ static double pace_average(double before, double now)
 
 void pace_follow(struct pace *pace, uint64_t ns, uint32_t n_prompt, uint32_t n_decodes)
 {
-	const double base = n_decodes && pace->base_ns < (double)ns ? pace->base_ns : 0;
+	double prompt_ns;
 
-	if (!n_prompt && n_decodes)
+	/* While prompts wait, no step without them shows that decodes have become faster. */
+	if (n_decodes && (!n_prompt || (double)ns < pace->base_ns))
 		pace->base_ns = pace_average(pace->base_ns, (double)ns);
-	if (n_prompt >= PACE_LEAST)
-		pace->token_ns = pace_average(pace->token_ns, ((double)ns - base) / n_prompt);
+	if (n_prompt < PACE_LEAST)
+		return;
+	prompt_ns = (double)ns - (n_decodes ? pace->base_ns : 0);
+	pace->token_ns = pace_average(pace->token_ns, (prompt_ns > 1 ? prompt_ns : 1) / n_prompt);
 }
 
 uint32_t pace_tokens(const struct pace *pace, uint64_t target_ns, uint32_t most)

@@ -8,7 +8,7 @@
  * OSDI 2024, arXiv:2403.02310; here the size of a chunk follows measured times.)
  *
  * The time of a step is taken as base + prompt tokens * time per token. Both are moving averages: the base of steps
- * without prompt tokens, the time per token of steps with PACE_LEAST or more.
+ * without prompt tokens, and of faster ones with them; the time per token of steps with PACE_LEAST or more.
  * Hot path: no allocation, no lock, no system call.
  */
 
