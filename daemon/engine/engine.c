@@ -98,7 +98,7 @@ bool engine_turn(struct engine *engine)
 	struct lane *lane = &engine->lane;
 	bool worked = engine_take(engine);
 
-	/* Results are published before the next step is launched: another is in flight already. A client
+	/* Results are published before the next step is launched: mostly another is in flight. A client
 	 * that reads of an end finds it in the counters. */
 	if (worked && accounting->admit)
 		engine_show_counters(engine);

@@ -122,11 +122,42 @@ static void test_request_that_arrives_during_a_step_is_in_the_next_one(void **st
 	close_engine();
 }
 
-/* It would sleep until that step's end. */
+/* The engine would otherwise sleep until that step's end, and launch late. */
 static void test_engine_that_the_lane_wakes_launches_ahead_at_once(void **state)
 {
 	open_with_step(true);
 	assert_int_equal(dry.engine->lane.n_inflight, 2);
+	close_engine();
+}
+
+int __wrap_loop_run_for(struct loop *loop, uint64_t ns);
+int __wrap_loop_run_for(struct loop *loop, uint64_t ns)
+{
+	dry_now_ns += ns;
+	return 0;
+}
+
+/* As the engine's thread, which spins for 50 us. Returns how long it took until two steps were in flight. */
+static uint64_t sleep_until_launch(void)
+{
+	struct lane *lane = &dry.engine->lane;
+	const uint64_t since = lane->idle.lane_since_ns;
+
+	dry.engine->options.spin_us = 50;
+	while (lane->n_inflight < LANE_STEPS) {
+		if (engine_turn(dry.engine))
+			idle_reset(lane);
+		else
+			idle(lane);
+	}
+	return dry_now_ns - since;
+}
+
+/* 10 ms less 0.3 ms and an eighth. */
+static void test_engine_wakes_to_launch_the_next_step(void **state)
+{
+	open_with_step(false);
+	assert_in_range(sleep_until_launch(), 845 * MS / 100, 855 * MS / 100);
 	close_engine();
 }
 
@@ -138,6 +169,7 @@ int main(void)
 		cmocka_unit_test(test_prompts_fill_a_step_that_has_no_request_past_its_prompt),
 		cmocka_unit_test(test_request_that_arrives_during_a_step_is_in_the_next_one),
 		cmocka_unit_test(test_engine_that_the_lane_wakes_launches_ahead_at_once),
+		cmocka_unit_test(test_engine_wakes_to_launch_the_next_step),
 	};
 
 	return cmocka_run_group_tests_name("engine pace", tests, NULL, NULL);

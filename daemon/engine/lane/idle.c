@@ -6,10 +6,13 @@
  * Nothing in the lane: spin for spin_us, for a client that answers at once, and then sleep without
  * limit. An idle daemon takes no CPU.
  *
- * A replay in the lane: its duration is expected from the graph's last replays. The engine sleeps until spin_us
- * before the expected end, and spins until spin_us after it: it notices the end as soon as if it had spun all
- * the time, at no cost for the lane. After that it repeatedly sleeps a fraction of the time that the step has
- * taken so far, so that the end of a late step is noticed late by that fraction.
+ * A replay in the lane: its duration is expected from the graph's last replays. The engine sleeps until shortly
+ * before the expected end and launches the next step then, so that requests that arrive, and cancels, until then
+ * count for it. It sleeps on until spin_us before the expected end, and spins until spin_us after it: it notices the
+ * end as soon as if it had spun all the time, at no cost for the lane. A step that ends before the next launch leaves
+ * the lane empty, until TICK_NS later at most; later steps are then expected to take no longer. After the expected
+ * end the engine repeatedly sleeps a fraction of the time that the step has taken so far, so that the end of a late
+ * step is noticed late by that fraction.
  *
  * An eager step, whose duration is unknown, and any step if the engine may not spin, because a timer would
  * notice most ends late: if the engine has slept recently, the lane wakes it (step_ask_bell in step.c), which
@@ -18,7 +21,8 @@
  *
  * For a step with draft passes the engine waits in the same ways first for its results, then for its end.
  *
- * Hot path: no allocation, no lock; one system call to sleep, one clock read in 8 turns.
+ * Hot path: no allocation, no lock; one system call to sleep; one clock read in 8 turns, and one in each while the
+ * next step waits for its time.
  */
 #include "daemon/engine/lane/lane.h"
 
@@ -34,10 +38,10 @@
 #define TICK_NS 5000000u  /* how late sleep may notice a deadline, or space in a full ring */
 #define NAP_NS 20000u     /* a shorter sleep is not worth falling asleep and waking up */
 #define OVERDUE_PARTS 16u /* of the time that a late step has taken so far */
-/* The next step is launched so long before the expected end of the one that runs: the engine's time for a launch, and
- * what the end of a step differs from the expected one. */
+/* How long before the expected end of the running step the next one is launched: the time of a launch, and for
+ * the error of the expectation a part of it. */
 #define LEAD_NS 300000u
-#define LEAD_PARTS 8u /* and this part of the expected time */
+#define LEAD_PARTS 8u
 
 static void idle_relax(void)
 {
@@ -90,8 +94,8 @@ bool idle_wants_bell(const struct lane *lane, uint64_t expected_ns)
 	return (lane->idle.sleepy || lane->idle.slept) && !idle_is_timed(lane, expected_ns);
 }
 
-/* When the step behind the only one in flight is to be launched; 0: at once, because it is late or the engine does
- * not look at the clock meanwhile. */
+/* When the step behind the only one in flight is to be launched. 0: at once: the time of that one is unknown or
+ * shorter than the lead, or the engine sleeps until its end. */
 static uint64_t idle_launch_at(const struct lane *lane)
 {
 	const struct inflight *oldest = &lane->inflight[lane->first];
@@ -178,12 +182,12 @@ static uint64_t idle_nap_for(const struct lane *lane, uint64_t now, uint64_t due
 
 	assert(lane->n_inflight > 0 && lane->n_inflight <= LANE_STEPS);
 	if (now + spin + NAP_NS < due) {
+		if (launch > now && launch <= due - spin)
+			return launch - now > NAP_NS ? launch - now : 0;
 		/* While another step can be launched, a client may answer at once. */
 		if (lane->n_inflight < LANE_STEPS && now - lane->idle.since_ns < spin)
 			return 0;
-		if (launch <= now || launch > due - spin)
-			return due - spin - now;
-		return launch - now > NAP_NS ? launch - now : 0;
+		return due - spin - now;
 	}
 	if (now < due + spin)
 		return 0;

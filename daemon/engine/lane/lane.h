@@ -116,7 +116,7 @@ bool schedule_rows(struct lane *lane, struct inflight *inflight, struct batch_sh
 
 /* ---- step.c ---- */
 
-/* Launch steps until LANE_STEPS are in flight or nothing can run. True if any was launched. */
+/* Launch steps until LANE_STEPS are in flight, nothing can run or it is too early (idle.c). True if any was launched. */
 bool step_launch(struct lane *lane);
 
 /* ---- results.c ---- */

@@ -20,7 +20,7 @@
  *	for a request that names device buffers: 1 copy a row and result; with a fence, 1 recording
  *	and 1 more completion, posted before the step has run
  *	0 allocations, 0 locks, 0 system calls while lane and clients spin; one doorbell write for each
- *	  client that sleeps, two sleeps of the engine's (idle.c), behind a step of unknown length an
+ *	  client that sleeps, a sleep of the engine's before each launch, result and end (idle.c), behind a step of unknown length an
  *	  event and, on the stream beside the lane, a wait and a host function; and once in a model's
  *	  life a log line that its draft model is of no use, its graphs too narrow, or its logits not
  *	  finite
