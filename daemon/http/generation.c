@@ -144,8 +144,8 @@ static int choice_end(struct choice *choice, const struct mimeo_event *event)
 		json_array_remove(choice->calls, json_array_size(choice->calls) - 1);
 	choice->n_cached = event->n_cached;
 	bool stopped = choice->stopped || mimeo_text_stream_stopped(choice->text) >= 0;
-	choice->finish = choice->calls ? "tool_calls"
-		: !stopped && event->finish == MIMEO_FINISH_LENGTH ? "length" : "stop";
+	bool cut = event->finish == MIMEO_FINISH_LENGTH || event->status == MIMEO_E_DEADLINE;
+	choice->finish = choice->calls ? "tool_calls" : !stopped && cut ? "length" : "stop";
 	return 0;
 }
 
@@ -183,10 +183,26 @@ static void generation_count(struct generation *generation, const struct choice 
 		counters->tokens_cached += event->n_cached;
 }
 
-/* A choice that was stopped by a string is complete, and cancelled. */
+static bool generation_has_tokens(const struct generation *generation)
+{
+	for (uint32_t i = 0; i < generation->n_choices; i++) {
+		if (generation->choices[i].n_tokens > 0)
+			return true;
+	}
+	return false;
+}
+
+/* A choice that was stopped by a string is complete, and cancelled. One of a whole reply whose time is over has what came
+ * until then: nothing has been sent of it. The last choice to end fails if none has a token. */
 static bool choice_failed(const struct choice *choice, const struct mimeo_event *event)
 {
-	return event->status < 0 && !choice->stopped;
+	const struct generation *generation = choice->generation;
+
+	if (event->status >= 0 || choice->stopped)
+		return false;
+	if (event->status != MIMEO_E_DEADLINE || generation->params.stream)
+		return true;
+	return generation->n_live == 0 && event->n_tokens == 0 && !generation_has_tokens(generation);
 }
 
 static void generation_take(struct generation *generation, struct choice *choice, const struct mimeo_event *event)

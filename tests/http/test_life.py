@@ -254,13 +254,44 @@ def test_sigterm_waits_no_longer_than_the_limit():
 
 def test_request_takes_no_longer_than_the_limit():
     with rig.Rig(["--request-seconds", "1"]) as own:
+        for fields in ({}, {"n": 3}, {"stream": True}):
+            own.daemon.hold()
+            waiting = begin(own, **fields)
+            time.sleep(1.2)
+            own.daemon.release()
+            reply = rig.Reply(waiting.getresponse())
+            assert reply.status == 504 and reply.error()["code"] == "timeout", reply.body
+            assert "--request-seconds" in reply.error()["message"], reply.body
+
+
+def test_whole_reply_at_the_limit_has_the_tokens_so_far():
+    for path, body in (("/v1/completions", {**LONG, "n": 3}),
+                       ("/v1/chat/completions", {"messages": [{"role": "user", "content": "count 97 3"}],
+                                                 "ignore_eos": True, "max_tokens": 1500})):
+        with rig.Rig(["--request-seconds", "3"]) as own:
+            waiting = begin(own, path, body)
+            rig.eventually(lambda: own.server.metric("mimeo_http_completion_tokens_total") > 0, "it has tokens")
+            own.daemon.hold()
+            time.sleep(3.2)
+            own.daemon.release()
+            reply = rig.Reply(waiting.getresponse())
+            assert reply.status == 200, reply.body
+            for choice in reply.json()["choices"]:
+                assert choice["finish_reason"] == "length", reply.body
+                assert (choice.get("text") or choice["message"]["content"]).startswith("9"), reply.body
+            assert 0 < reply.json()["usage"]["completion_tokens"] < 1500 * len(reply.json()["choices"]), reply.body
+            assert_answers(own)
+
+
+def test_stream_at_the_limit_ends_with_an_error():
+    with rig.Rig(["--request-seconds", "2"]) as own:
+        waiting = begin(own, stream=True)
+        rig.eventually(lambda: own.server.metric("mimeo_http_completion_tokens_total") > 0, "it has tokens")
         own.daemon.hold()
-        waiting = begin(own)
-        time.sleep(1.2)
+        time.sleep(2.2)
         own.daemon.release()
-        reply = rig.Reply(waiting.getresponse())
-        assert reply.status == 504 and reply.error()["code"] == "timeout", reply.body
-        assert "--request-seconds" in reply.error()["message"], reply.body
+        *_, last = rig.Reply(waiting.getresponse()).events()
+        assert last["error"]["code"] == "timeout", last
 
 
 def test_unix_socket_has_the_mode_that_is_asked_for():
