@@ -64,6 +64,7 @@ static void server_notify(const char *state)
 #endif
 }
 
+/* 0, or -errno after a line in the log. */
 static int server_load_keys(struct server *server)
 {
 	struct keys *keys;
@@ -224,9 +225,6 @@ static int server_init(struct server *server)
 	int rc = connections_new(&server->http, most, &server->connections);
 	if (rc < 0)
 		return rc;
-	rc = server_load_keys(server);
-	if (rc < 0)
-		return rc;
 	rc = upstream_new(&upstream, &server->http.upstream);
 	if (rc < 0)
 		return rc;
@@ -270,9 +268,11 @@ int server_run(const struct http_options *options, struct listen_sockets *socket
 	};
 
 	int rc = server_init(&server);
-	if (rc < 0) {
+	if (rc < 0)
 		log_error("cannot start: %s", strerror(-rc));
-	} else {
+	else
+		rc = server_load_keys(&server);
+	if (rc == 0) {
 		for (unsigned i = 0; i < sockets->n; i++)
 			log_info("listening on %s", sockets->own[i].name);
 		server_notify("READY=1");
