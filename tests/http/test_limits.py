@@ -310,6 +310,17 @@ def test_long_input_waits_for_an_entry_between_its_parts():
         own.daemon.await_metric("mimeo_sequences", 0)
 
 
+def test_schema_lists_every_status_of_the_page():
+    page = (rig.SOURCE / "man" / "mimeo-http.8.scd").read_text()
+    errors = set(re.findall(r"^\|  (\d+)$", page, re.MULTILINE))
+    paths = json.loads((rig.SOURCE / "examples" / "openapi.json").read_text())["paths"]
+    listed = {status for path in paths.values() for call in path.values() for status in call["responses"]}
+    assert errors and errors - listed == {"405"}, (errors, listed)  # no listed method is refused
+    for name, path in paths.items():
+        for call in path.values():
+            assert ("501" in call["responses"]) == ("requestBody" in call), name
+
+
 # ---- keys ----
 
 def test_tcp_needs_a_key_and_a_unix_socket_does_not():
