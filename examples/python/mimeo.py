@@ -311,6 +311,8 @@ def _main():
     history = []
     with Mimeo() as m:
         model = sys.argv[1] if len(sys.argv) > 1 else None
+        if model and model not in m.models():
+            sys.exit(f"mimeo.py: no model {model}; the daemon serves: {', '.join(m.models())}")
         for line in sys.stdin:
             history.append({"role": "user", "content": line.rstrip("\n")})
             answer = ""

@@ -61,6 +61,11 @@ def test_python_program_is_a_chat():
     assert done.returncode == 0 and done.stdout == "97 98 99\n", (done.stdout, done.stderr)
 
 
+def test_python_program_refuses_an_unknown_model_at_once():
+    done = run([sys.executable, str(PYTHON / "mimeo.py"), "x"])
+    assert done.returncode == 1 and done.stderr == "mimeo.py: no model x; the daemon serves: tinycalc\n", done
+
+
 def test_python_yields_pieces_of_an_answer():
     out = python('with mimeo.Mimeo() as m:\n'
                  '\tprint(m.models())\n'
