@@ -7,10 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MUST(call, why) ((call) ? errx(1, "%s", why) : (void)0)
+
 static void add(json_t *chat, const char *role, const char *content)
 {
-	if (json_array_append_new(json_object_get(chat, "messages"), json_pack("{ss ss}", "role", role, "content", content)))
-		errx(1, "the message is not UTF-8");
+	MUST(json_array_append_new(json_object_get(chat, "messages"), json_pack("{ss ss}", "role", role, "content", content)),
+		"the message is not UTF-8");
 }
 
 /* Print the answer as it comes, and add it to the chat. */
@@ -25,36 +27,34 @@ static void answer(struct mimeo *m, const struct mimeo_text *text, json_t *chat)
 	int32_t *ids;
 	size_t n;
 
-	if (mimeo_text_chat(text, json, strlen(json), &ids, &n, message, sizeof(message)))
-		errx(1, "%s", message);
+	MUST(mimeo_text_chat(text, json, strlen(json), &ids, &n, message, sizeof(message)), message);
 	generate.tokens = ids, generate.n_tokens = (uint32_t)n;
-	if (mimeo_text_stream_new(&stream, text, &config) ||
-		mimeo_request_prep_generate(mimeo_request_get(m), &generate) || mimeo_submit(m) < 0)
-		errx(1, "the chat is too long, or the daemon is gone");
+	MUST(mimeo_text_stream_new(&stream, text, &config) || mimeo_request_prep_generate(mimeo_request_get(m), &generate) ||
+		mimeo_submit(m) < 0, "the chat is too long, or the daemon is gone");
 	FILE *copy = open_memstream(&whole, &n);
 	while (event.kind != MIMEO_EVENT_FINAL && mimeo_event_wait(m, &event, -1) == 1) {
-		if (mimeo_text_stream_push(stream, event.tokens, event.n_tokens, &part, &(size_t){0}))
-			errx(1, "the answer is no text, or there is no memory");
+		MUST(mimeo_text_stream_push(stream, event.tokens, event.n_tokens, &part, &(size_t){0}), "the answer is no text");
 		fputs(part, copy), fputs(part, stdout), fflush(stdout);
 		mimeo_event_seen(m, &event);
 	}
 	if (mimeo_text_stream_end(stream, &part, &(size_t){0}) == 0) /* a part of a character that was held back */
 		fputs(part, copy), fputs(part, stdout);
-	fclose(copy), add(chat, "assistant", whole);
-	mimeo_text_stream_free(stream), free(ids), free(json), free(whole), puts("");
+	fclose(copy), add(chat, "assistant", whole), puts(""), mimeo_text_stream_free(stream), free(ids), free(json), free(whole);
 	event.status < 0 ? warnx("%s", mimeo_strerror(event.status)) : (void)0;
 }
 
 int main(void)
 {
 	struct mimeo_model_files files = MIMEO_MODEL_FILES_INIT;
-	char line[4096], why[256] = "no daemon";
+	char line[4096], why[256];
+	struct mimeo_config config = {.size = sizeof(config), .message = why, .message_size = sizeof(why)};
 	json_t *chat = json_pack("{s[]}", "messages");
 	struct mimeo_text *text;
 	struct mimeo *m;
 
-	if (mimeo_connect(&m, NULL) || mimeo_model_files(m, 0, &files) || mimeo_text_open_files(&text, &files, why, 256))
-		errx(1, "%s", why);
+	MUST(mimeo_connect(&m, &config), why);
+	MUST(mimeo_model_files(m, 0, &files), mimeo_buffer_message(m));
+	MUST(mimeo_text_open_files(&text, &files, why, sizeof(why)), why);
 	for (; fgets(line, sizeof(line), stdin) && strtok(line, "\n"); answer(m, text, chat))
 		add(chat, "user", line);
 }

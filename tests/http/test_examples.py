@@ -32,7 +32,9 @@ def test_chat_in_c_answers_lines_and_has_60_of_its_own():
 
 def test_chat_in_c_says_why_it_cannot():
     done = run([str(rig.BUILD / "examples" / "chat")], "x\n", MIMEO_SOCKET="/nonexistent")
-    assert done.returncode == 1 and "no daemon" in done.stderr
+    assert done.returncode == 1 and "/nonexistent" in done.stderr and "No such file" in done.stderr, done
+    done = run([str(rig.BUILD / "examples" / "chat")], "x\n", MIMEO_SOCKET="/" + "x" * 200)
+    assert done.returncode == 1 and "1 to 107 bytes" in done.stderr, done
 
 
 def test_chat_in_c_refuses_a_line_that_is_not_utf_8():
