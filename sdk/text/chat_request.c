@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: MIT */
+#include <string.h>
+
 #include <mimeo/types.h>
 
 #include "ipc/cleanup.h"
@@ -111,6 +113,21 @@ static int request_complete(json_t *chat, char *message, size_t size)
 	return rc;
 }
 
+static void request_refuse(const char *json, size_t length, const json_error_t *error, char *message, size_t size)
+{
+	static const char what[] = "the chat is not a JSON object with \"messages\"";
+	size_t n = 0;
+
+	while (n < length && memchr(" \t\r\n", json[n], 4))
+		n++;
+	if (n == length)
+		chat_message(message, size, "%s: it is empty", what);
+	else if (json[n] != '{')
+		chat_message(message, size, "%s: it does not begin with '{'", what);
+	else
+		chat_message(message, size, "%s: line %d, column %d: %s", what, error->line, error->column, error->text);
+}
+
 int chat_request_new(json_t **ret_chat, const char *json, size_t length, char *message, size_t size)
 {
 	json_error_t error = {0};
@@ -122,8 +139,7 @@ int chat_request_new(json_t **ret_chat, const char *json, size_t length, char *m
 		return MIMEO_E_NO_MEMORY;
 	}
 	if (!json_is_object(chat)) {
-		chat_message(message, size, "the request is not a JSON object: %s",
-			chat ? "it has another type" : error.text);
+		request_refuse(json, length, &error, message, size);
 		return MIMEO_E_INVALID;
 	}
 	rc = request_complete(chat, message, size);

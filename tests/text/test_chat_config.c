@@ -201,8 +201,10 @@ static void test_a_request_without_sound_messages_is_refused(void **state)
 	static const struct {
 		const char *request, *message;
 	} wrong[] = {
-		{"", "the request is not a JSON object"},
-		{"[]", "the request is not a JSON object"},
+		{"", "the chat is not a JSON object with \"messages\": it is empty"},
+		{" Hi", "the chat is not a JSON object with \"messages\": it does not begin with '{'"},
+		{"[]", "the chat is not a JSON object with \"messages\": it does not begin with '{'"},
+		{" {\"messages\"}", "the chat is not a JSON object with \"messages\": line 1, column 13: ':' expected near '}'"},
 		{"{}", "\"messages\" is not an array of at least one message"},
 		{"{'messages': []}", "\"messages\" is not an array of at least one message"},
 		{"{'messages': {}}", "\"messages\" is not an array of at least one message"},
