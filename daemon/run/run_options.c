@@ -218,7 +218,9 @@ static int run_options_take_mode(struct run_options *options, enum run_mode mode
 		options->mode = mode;
 		return RUN_OK;
 	}
-	run_complain("--chat, --tokenize and --score exclude each other");
+	run_complain("--chat, --tokenize and --score exclude each other%s",
+		options->mode == RUN_MODE_SCORE || mode == RUN_MODE_SCORE
+			? "" : "; mimeo-tokenize --chat prints the token ids of a chat");
 	return RUN_USAGE;
 }
 

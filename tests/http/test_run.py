@@ -55,6 +55,8 @@ def test_chat_renders_the_template():
     assert run("--chat", text="count 97 3\n") == "97 98 99"
     assert "the message is empty" in run("--chat", text="\n", status=2)
     assert "exclude each other" in run("--chat", "--score", status=2)
+    for options in (("--chat", "--tokenize"), ("--tokenize", "--chat")):
+        assert "mimeo-tokenize --chat" in run(*options, status=2)
 
 
 def test_options_that_would_do_nothing_are_refused():
