@@ -17,6 +17,7 @@
 #endif
 
 #define PROMPT "> "
+#define COMMANDS "/new: forget the chat; /quit, or Ctrl-D: leave; Ctrl-C: end the answer"
 
 struct run_chat {
 	const struct run_session *session;
@@ -246,6 +247,7 @@ static int run_chat_talk(struct run_chat *chat)
 	int rc = RUN_OK;
 
 	run_chat_use_utf8();
+	fputs(COMMANDS "\n", stderr);
 	while (rc == RUN_OK && (line = run_chat_line())) {
 		if (strcmp(line, "/quit") == 0) {
 			free(line);
@@ -253,8 +255,8 @@ static int run_chat_talk(struct run_chat *chat)
 		}
 		if (strcmp(line, "/new") == 0)
 			rc = run_chat_forget(chat);
-		else if (strcmp(line, "/help") == 0 || strcmp(line, "/") == 0)
-			puts("/new: forget the chat; /quit, or Ctrl-D: leave; Ctrl-C: end the answer");
+		else if (*line == '/')
+			fprintf(stderr, "no command %s: " COMMANDS "\n", line);
 		else if (*line)
 			rc = run_chat_interruptible_turn(chat, line);
 		free(line);

@@ -203,6 +203,23 @@ def test_chat_on_a_terminal_keeps_its_history_in_the_daemon():
     assert terminal.wait() == 0
 
 
+def test_chat_on_a_terminal_names_its_commands():
+    terminal = Terminal("--chat", "--max-tokens", "1")
+    lines = [line for line in terminal.expect("> ").splitlines() if line]
+    assert len(lines) == 1 and "/new" in lines[0] and "/quit" in lines[0], lines
+    before = prompt_tokens()
+    for line in ("/exit", "/new now", "/etc/hosts"):
+        terminal.say(line + "\n")
+        answer = terminal.expect("> ")
+        assert f"no command {line}: " in answer and "/new" in answer and "/quit" in answer, answer
+    assert prompt_tokens() == before, "nothing was sent"
+    terminal.say(" /exit\n")
+    terminal.expect("first token after")
+    terminal.expect("> ")
+    terminal.say("/quit\n")
+    assert terminal.wait() == 0
+
+
 def test_interrupt_ends_the_answer_and_not_the_chat():
     terminal = Terminal("--chat", "--ignore-eos")
     terminal.expect("> ")
