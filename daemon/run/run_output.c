@@ -212,6 +212,13 @@ int run_output_event(struct run_output *output, const struct mimeo_event *event)
 	return run_output_flush();
 }
 
+void run_output_break(const struct run_output *output)
+{
+	if (output->started && !output->json)
+		putchar('\n');
+	fflush(stdout);
+}
+
 int run_output_end(struct run_output *output, const struct mimeo_event *event, const struct run_usage *usage)
 {
 	const char *rest = "";
@@ -221,9 +228,10 @@ int run_output_end(struct run_output *output, const struct mimeo_event *event, c
 		run_output_write(output, rest, length);
 	if (output->json)
 		run_output_json_end(output, event, rest, usage);
-	/* Text is the answer's characters and nothing else, except on a terminal. */
-	else if (output->form == RUN_OUTPUT_IDS ? event->status == 0 || output->started
-						: output->started && isatty(STDOUT_FILENO))
+	/* Text is the answer's characters and nothing else, except on a terminal and before the reason of a failure. */
+	else if (output->form == RUN_OUTPUT_IDS
+			 ? event->status == 0 || output->started
+			 : output->started && (isatty(STDOUT_FILENO) || (event->status < 0 && !output->stopped)))
 		putchar('\n');
 	return run_output_flush();
 }

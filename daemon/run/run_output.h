@@ -38,6 +38,8 @@ int run_output_init(struct run_output *ret, const struct run_session *session, c
 void run_output_deinit(struct run_output *output);
 /* Print an event's tokens. RUN_OK, or RUN_DAEMON if they cannot be written. */
 int run_output_event(struct run_output *output, const struct mimeo_event *event);
+/* No more events come, and a message follows: end the line that was begun. */
+void run_output_break(const struct run_output *output);
 /* Behind the final event, for which event->status and event->finish count: end the line, or print the last object. */
 int run_output_end(struct run_output *output, const struct mimeo_event *event, const struct run_usage *usage);
 

@@ -192,7 +192,7 @@ static void run_request_cancel(const struct run_session *session, struct run_wai
 		wait->cancelled = mimeo_cancel(session->m, id) == 0;
 }
 
-/* Wait for the next event. RUN_OK, or RUN_DAEMON after a line. */
+/* Wait for the next event. As of mimeo_event_wait; 0: the daemon does not answer. */
 static int run_request_next(const struct run_session *session, struct run_wait *wait, uint64_t id,
 	struct mimeo_event *ret)
 {
@@ -215,10 +215,7 @@ static int run_request_next(const struct run_session *session, struct run_wait *
 		run_request_show(wait, now);
 	}
 	run_request_hide(wait);
-	if (rc > 0)
-		return RUN_OK;
-	run_complain("%s", rc < 0 ? mimeo_strerror(rc) : "the daemon does not answer");
-	return RUN_DAEMON;
+	return rc;
 }
 
 static void run_request_keep(struct run_request *request, const struct mimeo_event *event)
@@ -228,6 +225,18 @@ static void run_request_keep(struct run_request *request, const struct mimeo_eve
 	assert(request->n_generated + event->n_tokens <= request->n_capacity);
 	memcpy(request->generated + request->n_generated, event->tokens, event->n_tokens * sizeof(*event->tokens));
 	request->n_generated += event->n_tokens;
+}
+
+/* Of two deadlines the daemon names the earlier one, and the first token ends its own. */
+static void run_request_complain_of_deadline(const struct run_options *options, const struct mimeo_event *event)
+{
+	bool first = options->first_token_ms && event->n_generated == 0 &&
+		(!options->timeout_ms || options->first_token_ms < options->timeout_ms);
+
+	if (first)
+		run_complain("--first-token: no token came in %g s", options->first_token_ms / 1000.0);
+	else
+		run_complain("--timeout: the answer had not ended after %g s", options->timeout_ms / 1000.0);
 }
 
 /* What is left to do with the final event. */
@@ -240,7 +249,10 @@ static int run_request_end(const struct run_session *session, const struct run_r
 
 	if (event->status < 0 && !stopped) {
 		mimeo_event_message(event, text, sizeof(text));
-		run_complain("%s", text);
+		if (event->status == MIMEO_E_DEADLINE)
+			run_request_complain_of_deadline(session->options, event);
+		else
+			run_complain("%s", text);
 		return run_request_exit_status(event->status);
 	}
 	return rc == RUN_OK && request->final ? request->final(session, event, request->data) : rc;
@@ -257,8 +269,12 @@ static int run_request_stream(const struct run_session *session, struct run_requ
 		wait.until_ns = wait.start_ns + (session->options->timeout_ms + GRACE_MS) * NS_PER_MS;
 	for (;;) {
 		rc = run_request_next(session, &wait, id, &event);
-		if (rc != RUN_OK)
-			return rc;
+		if (rc <= 0) {
+			if (output)
+				run_output_break(output);
+			run_complain("%s", rc < 0 ? mimeo_strerror(rc) : "the daemon does not answer");
+			return RUN_DAEMON;
+		}
 		usage->seconds = 1e-9 * (double)(run_request_now_ns() - wait.start_ns);
 		if (!wait.tokens && event.n_tokens > 0)
 			usage->first_s = usage->seconds;

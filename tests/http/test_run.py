@@ -149,6 +149,50 @@ def test_refusals_say_why():
     assert "--stop-text: it is not UTF-8" in run("--prompt", "a", "--stop-text", os.fsdecode(b"\xff"), status=2)
 
 
+def run_held(*arguments):
+    """mimeo-run, which has tokens, and the daemon does not go on."""
+    process = subprocess.Popen([PROGRAM, "--prompt", "count 97 3\n", "--ignore-eos", "--max-tokens", "1500", *arguments],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={
+                                   **os.environ, "MIMEO_SOCKET": str(daemon.socket), **ENV})
+    assert select.select([process.stdout], [], [], rig.PATIENCE)[0]
+    daemon.hold()
+    return process
+
+
+def test_late_answer_ends_its_line_and_names_the_option():
+    process = run_held("--timeout", "2")
+    time.sleep(2.2)
+    daemon.release()
+    out, errors = process.communicate(timeout=rig.PATIENCE)
+    assert process.returncode == 3 and out.startswith("9") and out.endswith("\n"), out[-20:]
+    assert errors == "mimeo-run: --timeout: the answer had not ended after 2 s\n", errors
+
+
+def test_answer_of_a_daemon_that_hangs_ends_its_line():
+    process = run_held("--timeout", "1")
+    daemon.signal(signal.SIGSTOP)
+    try:
+        out, errors = process.communicate(timeout=rig.PATIENCE)
+    finally:
+        daemon.signal(signal.SIGCONT)
+        daemon.release()
+    assert process.returncode == 1 and out.startswith("9") and out.endswith("\n"), out[-20:]
+    assert errors == "mimeo-run: the daemon does not answer\n", errors
+    daemon.await_metric("mimeo_requests_running", 0)
+
+
+def test_late_first_token_names_the_option():
+    for options in (("--first-token", "0.25"), ("--first-token", "0.25", "--timeout", "9")):
+        daemon.hold()
+        process = subprocess.Popen([PROGRAM, "--prompt", "x", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True, env={**os.environ, "MIMEO_SOCKET": str(daemon.socket), **ENV})
+        time.sleep(0.6)
+        daemon.release()
+        out, errors = process.communicate(timeout=rig.PATIENCE)
+        assert process.returncode == 3 and out == "", out
+        assert errors == "mimeo-run: --first-token: no token came in 0.25 s\n", errors
+
+
 class Terminal:
     """mimeo-run with a terminal."""
 
@@ -275,7 +319,7 @@ def test_turn_that_failed_is_not_part_of_the_chat():
     terminal.say("ab\n")
     terminal.expect("ab\r\n")
     try:
-        assert "deadline" in terminal.expect("> ")
+        assert "--timeout" in terminal.expect("> ")
     finally:
         daemon.release()
 
@@ -283,7 +327,7 @@ def test_turn_that_failed_is_not_part_of_the_chat():
         terminal.say("count 97 3\n")
         terminal.expect("count 97 3\r\n")
         answer = terminal.expect("> ")
-        assert "97 98 99" in answer or "deadline" in answer, answer
+        assert "97 98 99" in answer or "--timeout" in answer, answer
         return "97 98 99" in answer
 
     rig.eventually(answered, "it answers in a second")

@@ -314,7 +314,7 @@ static void test_errors_have_a_status_and_a_reason(void **state)
 			.status = 3,
 			.err = "--stop: token 256 is outside the vocabulary of 256 of model count"},
 		{"a daemon that dies midway", "--model count --prompt abc --max-tokens 9",
-			{.tokens_a_completion = 2, .hang_up_midway = true}, .status = 1, .out = "de",
+			{.tokens_a_completion = 2, .hang_up_midway = true}, .status = 1, .out = "de\n",
 			.says = "gone"},
 		{"an unknown model", "--model none --tokens 1", .status = 3,
 			.err = "no model 'none'; the daemon serves: count, wide"},
