@@ -190,10 +190,12 @@ static const char *run_output_finish(const struct run_output *output, const stru
 static void run_output_json_end(struct run_output *output, const struct mimeo_event *event, const char *rest,
 	const struct run_usage *usage)
 {
-	json_t *object = json_pack("{ss ss si si si sf sf}", "event", "final", "finish", run_output_finish(output, event),
-		"prompt_tokens", (int)usage->n_prompt, "cached_tokens", (int)usage->n_cached, "generated_tokens",
-		(int)usage->n_generated, "first_token_s", usage->first_s, "seconds", usage->seconds);
+	json_t *object = json_pack("{ss ss si si sf sf}", "event", "final", "finish", run_output_finish(output, event),
+		"prompt_tokens", (int)usage->n_prompt, "generated_tokens", (int)usage->n_generated, "first_token_s",
+		usage->first_s, "seconds", usage->seconds);
 
+	if (usage->counted)
+		json_object_set_new(object, "cached_tokens", json_integer(usage->n_cached));
 	if (output->form == RUN_OUTPUT_TEXT)
 		json_object_set_new(object, "text", json_string(rest));
 	if (event->status < 0 && !output->stopped)

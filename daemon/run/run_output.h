@@ -14,6 +14,7 @@
 /* What a request took. */
 struct run_usage {
 	uint32_t n_prompt, n_cached, n_generated;
+	bool counted;             /* n_cached is known */
 	uint32_t n_sequence;      /* tokens that its sequence has */
 	double first_s, seconds;  /* from submission */
 };

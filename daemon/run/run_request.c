@@ -289,7 +289,9 @@ static int run_request_stream(const struct run_session *session, struct run_requ
 			run_request_cancel(session, &wait, id);
 		mimeo_event_seen(session->m, &event);
 	}
-	usage->n_prompt = event.n_prompt;
+	/* An event that the library made for a lost daemon, or a refusal, has no counts of the prompt. */
+	usage->counted = event.n_prompt > 0;
+	usage->n_prompt = usage->counted ? event.n_prompt : request->n_tokens;
 	usage->n_cached = event.n_cached;
 	usage->n_generated = event.n_generated;
 	usage->n_sequence = event.n_sequence;

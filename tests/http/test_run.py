@@ -193,6 +193,25 @@ def test_late_first_token_names_the_option():
         assert errors == "mimeo-run: --first-token: no token came in 0.25 s\n", errors
 
 
+def test_json_events_of_a_lost_daemon_tell_no_wrong_number():
+    global daemon
+    before = daemon
+    with rig.Rig(start=False) as own:
+        daemon = own.daemon
+        try:
+            daemon.start()
+            rig.eventually(lambda: "ready" in daemon.log(), "mimeod serves")
+            process = run_held("--json-events")
+            daemon.kill()
+            out, _ = process.communicate(timeout=rig.PATIENCE)
+        finally:
+            daemon = before
+    *tokens, final = map(json.loads, out.splitlines())
+    assert process.returncode == 1 and final["status"] == "MIMEO_E_GONE", final
+    assert final["prompt_tokens"] == 12 and "cached_tokens" not in final, final
+    assert final["generated_tokens"] == sum(len(event["tokens"]) for event in tokens), final
+
+
 class Terminal:
     """mimeo-run with a terminal."""
 
