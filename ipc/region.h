@@ -4,7 +4,7 @@
 
 /*
  * A session's shared region: a memfd made and sealed (GROW | SHRINK | SEAL) by the daemon, so that
- * no client can shrink it under the daemon's reads, which would be SIGBUS. It has no name in a file
+ * no client can shrink it while the daemon reads it, which would raise SIGBUS. It has no name in a file
  * system.
  */
 

@@ -273,7 +273,7 @@ struct engine_model_facts {
 	uint64_t n_cached_tokens; /* that the prefix cache had: not computed */
 	uint32_t pages_cached;    /* unused pages that it keeps; they count as free */
 	uint64_t n_evicted, n_preempted; /* idle sequences, requests: their pages went to others */
-	uint64_t n_not_finite; /* rows whose logits gave no token, except of requests that had ended or ban tokens */
+	uint64_t n_not_finite; /* rows whose logits gave no token; not those of requests that had ended or ban tokens */
 	uint64_t n_eager[N_EAGER_REASONS]; /* steps */
 	const char *draft; /* its architecture; NULL: none */
 	uint32_t n_drafts;

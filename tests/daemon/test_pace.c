@@ -94,19 +94,10 @@ static void test_decodes_that_become_faster_beside_prompts_leave_more_time_to_th
 	assert_in_range(tokens_after(&pace, 8 * MS, 12 * MS), 170, 210);
 }
 
-static void test_steps_faster_than_the_base_do_not_make_tokens_look_slow(void **state)
-{
-	struct pace pace = {0};
-
-	pace_follow(&pace, 10 * MS, 0, 4);
-	assert_in_range(tokens_after(&pace, 99 * MS / 10, 105 * MS / 10), 16, 40);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_decodes_that_become_faster_beside_prompts_leave_more_time_to_these),
-		cmocka_unit_test(test_steps_faster_than_the_base_do_not_make_tokens_look_slow),
 		cmocka_unit_test(test_without_a_target_prompts_have_the_whole_step),
 		cmocka_unit_test(test_before_a_time_is_known_a_step_has_few_prompt_tokens),
 		cmocka_unit_test(test_tokens_are_what_fits_the_target_beside_the_base),

@@ -134,8 +134,8 @@ static void results_end_without_token(struct request *request, struct sequence *
 	finish_request(request, request->bans ? MIMEO_E_NO_TOKEN : MIMEO_E_NOT_FINITE, MIMEO_FINISH_ERROR, NULL);
 }
 
-/* The tokens that the row yields: one; of a row that verifies the accepted draft tokens and one more; or none. The host
- * had counted one. Tokens behind the request's end are dropped. */
+/* The row's tokens: one, or, if it verifies, the accepted draft tokens and one more; or none. The host had counted
+ * one. Tokens behind the request's end are dropped. */
 static void results_take_tokens(struct request *request, struct sequence *s, const struct inflight_row *row,
 	const int32_t *sampled, const struct token_logprob *logprobs)
 {

@@ -44,7 +44,7 @@ uint32_t pinned_left(const struct request *request);
 void pinned_promise(struct request *request, uint32_t n);
 /* The request has ended. */
 void pinned_end(struct request *request);
-/* The session ends, and has neither sequences nor requests; no page is charged to its user if that has no other. */
+/* The session ends, and has neither sequences nor requests; no page is charged to its user if the user has no other session. */
 void pinned_detach(const struct engine_session *session);
 
 #endif
