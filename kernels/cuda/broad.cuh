@@ -128,6 +128,16 @@ __device__ static inline uint32_t fetch_ahead(const broad_args &a, const broad_b
 	return n;
 }
 
+/* Until all sharers have read every stage: their arrivals must not come to a block that has exited.
+ * `s` is the stage behind the last; those that were not used pass at once. */
+__device__ static inline void drain(const broad_args &a, const broad_block &b, ring_stage s)
+{
+	for (uint32_t i = 0; i < a.n_stages; i++) {
+		barrier_wait(b.empty + s.index * 8, s.parity ^ 1);
+		s.next(a.n_stages);
+	}
+}
+
 template <int N, bool GATED>
 __device__ static inline void fetch_all(const broad_args &a, const broad_block &b, uint32_t n_ahead)
 {
@@ -143,6 +153,8 @@ __device__ static inline void fetch_all(const broad_args &a, const broad_block &
 			fetch_x<N>(a, b, chunk, s.index);
 			s.next(a.n_stages);
 		}
+	if (a.sharers > 1)
+		drain(a, b, s);
 }
 
 __device__ static inline void barriers_init(const broad_args &a, const broad_block &b)

@@ -172,10 +172,15 @@ __device__ static inline void end_tile(const broad_args &a, const broad_block &b
 
 /* ---- splits ---- */
 
-/* Does this warp have rows of W? Of a piece's 64 rows those past its height are not used. */
-__device__ static inline bool has_rows(const broad_args &a)
+/* Does this warp have rows of W that become columns of y? Of a piece's 64 rows those past its height
+ * are not used. A warp that has none must not load sums either: since it would not use them, their
+ * block could exit before they are here. */
+template <bool GATED>
+__device__ static inline bool has_rows(const broad_args &a, const broad_tile &t)
 {
-	return threadIdx.x / WARP % 4 * 16 < a.height;
+	const uint32_t piece_warp = threadIdx.x / WARP % 4;
+
+	return piece_warp * 16 < a.height && t.col + piece_warp * (GATED ? 8 : 16) < a.n;
 }
 
 /* Where a thread's four sums of a fragment are left. */
@@ -184,14 +189,16 @@ __device__ static inline uint32_t sums_at(const broad_block &b, uint32_t fragmen
 	return b.ring + (fragment * WARPS * WARP + threadIdx.x) * 16;
 }
 
-template <int N>
-__device__ static inline void leave_sums(
-	const broad_args &a, const broad_block &b, const float (&sums)[N / 8][4])
+template <int N, bool GATED>
+__device__ static inline void leave_sums(const broad_args &a, const broad_block &b,
+	const broad_tile &t, const float (&sums)[N / 8][4])
 {
+	const bool leaves = has_rows<GATED>(a, t);
+
 	meet(); /* the ring has been read */
 #pragma unroll
 	for (uint32_t f = 0; f < N / 8; f++)
-		if (f * 8 < a.n_rows && has_rows(a))
+		if (f * 8 < a.n_rows && leaves)
 			store_shared_4(sums_at(b, f), sums[f]);
 }
 
@@ -221,13 +228,14 @@ __device__ static inline void end_splits(
 	const broad_args &a, const broad_block &b, const broad_tile &t, uint32_t tile)
 {
 	const uint32_t n_frags = (a.n_rows + 7) / 8;
+	const bool adds = has_rows<GATED>(a, t);
 
 	for (uint32_t first = b.split; first < n_frags; first += SLAB_FRAGS * a.splits) {
 		float v[SLAB_FRAGS][4] = {};
 
 #pragma unroll
 		for (int f = 0; f < SLAB_FRAGS; f++)
-			if (first + f * a.splits < n_frags && has_rows(a))
+			if (first + f * a.splits < n_frags && adds)
 				add_blocks(a, b.share, sums_at(b, first + f * a.splits), v[f]);
 		end_slab<GATED>(a, b, t, tile, first, a.splits, v);
 	}
@@ -250,7 +258,7 @@ __device__ static inline void multiply_all(const broad_args &a, const broad_bloc
 			end_tile<N, GATED>(a, b, t, tile, sums);
 			continue;
 		}
-		leave_sums<N>(a, b, sums);
+		leave_sums<N, GATED>(a, b, t, sums);
 		cluster_meet();
 		end_splits<GATED>(a, b, t, tile);
 		return; /* there is no other */

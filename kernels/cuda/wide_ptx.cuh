@@ -74,8 +74,9 @@ __device__ static inline void cluster_meet(void)
 			     : "memory");
 }
 
-/* The same for blocks that only wait for each other: what was written need not be seen. cluster_meet would
- * wait until it is. */
+/* The same for blocks that only wait for each other: it orders no accesses, loads neither. What was loaded
+ * of other blocks must be in use, what was sent to them must have arrived. What was written need not be
+ * seen: cluster_meet would wait until it is. */
 __device__ static inline void cluster_meet_only(void)
 {
 	asm volatile("barrier.cluster.arrive.relaxed.aligned;\n\t"
