@@ -224,7 +224,7 @@ static void check_shapes(struct fixture *f, const struct shapes *t)
 		const struct shape_case c = {.rows = t->rows[row],
 			.n = shape[0],
 			.k = shape[1],
-			.f32 = !t->gated && (i + row) & 1,
+			.f32 = !t->gated && (i % t->n_shapes + row) & 1,
 			.bias = i & (t->gated ? 1 : 2),
 			.gated = t->gated};
 		struct sample s = sample_new(f, &c, &seed);
@@ -266,14 +266,16 @@ static void test_each_variant_of_the_gated_gemm_is_right(void **state)
 	check_shapes(*state, &(struct shapes){7, 5, rows, shapes, -1, 7, true});
 }
 
-/* A tile is more rows of W than there are, a part of them, or several a block. */
+/* A tile is more rows of W than there are, a part of them, or several a block. The last shape keeps
+ * enough multiprocessors busy without a split for two blocks to share x: their tiles are odd in
+ * number, and their ring wraps. */
 static void test_each_variant_for_many_rows_is_the_product(void **state)
 {
 	static const uint32_t rows[] = {65, 99, 128, 200, 256},
 			      shapes[][2] = {{2, 64}, {100, 72}, {130, 200}, {392, 1032},
-				      {272, 2056}, {17000, 72}};
+				      {272, 2056}, {17000, 72}, {1476, 1032}};
 
-	check_shapes(*state, &(struct shapes){5, 6, rows, shapes, 0, 6, false});
+	check_shapes(*state, &(struct shapes){5, 7, rows, shapes, 0, 6, false});
 }
 
 static void test_each_variant_for_many_rows_of_the_gated_gemm_is_right(void **state)
@@ -357,28 +359,30 @@ static void test_rows_of_an_invariant_product_have_the_same_bits_alone_and_among
 }
 
 /* A hazard of overlap: each product reads what the one before wrote and writes what it read. */
-static void check_chain(struct fixture *f, uint32_t rows)
+static void check_chain(struct fixture *f, uint32_t rows, uint32_t n)
 {
-	enum { N = 512, LINKS = 200, ROWS_MAX = 100 };
-	const size_t bytes = 2 * N * rows;
+	enum { LINKS = 200 };
+	const size_t bytes = sizeof(uint16_t) * n * rows, w_bytes = sizeof(uint16_t) * n * n;
 	uint64_t seed = 7;
-	uint16_t *w = random_bf16(N * N, 1 / sqrt((double)N), &seed);
-	uint16_t *x = random_bf16(N * rows, 1, &seed), results[2][ROWS_MAX * N];
+	uint16_t *w = random_bf16((size_t)n * n, 1 / sqrt((double)n), &seed);
+	uint16_t *x = random_bf16((size_t)n * rows, 1, &seed);
+	uint8_t *results = calloc(2, bytes);
 	void *memory;
 	uint8_t *at;
 
-	assert_int_equal(f->ops->mem_alloc(f->device, 2 * N * N + 2 * bytes, &memory), 0);
+	assert_non_null(results);
+	assert_int_equal(f->ops->mem_alloc(f->device, w_bytes + 2 * bytes, &memory), 0);
 	at = memory;
-	f->ops->copy(f->device, at, w, 2 * N * N);
+	f->ops->copy(f->device, at, w, w_bytes);
 	for (int serial = 0; serial < 2; serial++) {
-		f->ops->copy(f->device, at + 2 * N * N, x, bytes);
+		f->ops->copy(f->device, at + w_bytes, x, bytes);
 		for (size_t i = 0; i < LINKS; i++) {
-			uint8_t *from = at + 2 * N * N + i % 2 * bytes;
-			uint8_t *to = at + 2 * N * N + (i + 1) % 2 * bytes;
+			uint8_t *from = at + w_bytes + i % 2 * bytes;
+			uint8_t *to = at + w_bytes + (i + 1) % 2 * bytes;
 			const struct op_gemm a = {.x = from,
 				.y = to,
 				.y_dtype = DTYPE_BF16,
-				.w = {at, DTYPE_BF16, N, N},
+				.w = {at, DTYPE_BF16, n, n},
 				.n_rows = rows};
 
 			assert_int_equal(f->device->kernels->gemm(f->stream, &a), 0);
@@ -386,10 +390,11 @@ static void check_chain(struct fixture *f, uint32_t rows)
 				assert_int_equal(f->ops->stream_sync(f->stream), 0);
 		}
 		assert_int_equal(f->ops->stream_sync(f->stream), 0);
-		f->ops->copy(f->device, results[serial], at + 2 * N * N + LINKS % 2 * bytes, bytes);
+		f->ops->copy(f->device, results + (size_t)serial * bytes, at + w_bytes + LINKS % 2 * bytes, bytes);
 	}
-	assert_memory_equal(results[0], results[1], bytes);
+	assert_memory_equal(results, results + bytes, bytes);
 	f->ops->mem_free(f->device, memory);
+	free(results);
 	free(w);
 	free(x);
 }
@@ -402,10 +407,11 @@ static void test_a_long_chain_of_each_variant_has_the_bits_of_one_run_serially(v
 		assert_int_equal(fixture_setup(&device), 0);
 		cuda_gemm_choose(((struct fixture *)device)->device,
 			(enum cuda_gemm_choice)(CUDA_GEMM_OWN + 1 + variant));
-		check_chain(device, 8);
-		check_chain(device, 24);
-		check_chain(device, 40);
-		check_chain(device, 100);
+		check_chain(device, 8, 512);
+		check_chain(device, 24, 512);
+		check_chain(device, 40, 512);
+		check_chain(device, 100, 512);
+		check_chain(device, 100, 1536); /* also with a shared x, and rings that wrap */
 		assert_int_equal(fixture_teardown(&device), 0);
 	}
 }
