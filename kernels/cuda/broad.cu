@@ -24,9 +24,6 @@ static const struct broad_instance kernels[] = {KERNEL(64, false), KERNEL(96, fa
 
 enum { N_KERNELS = sizeof(kernels) / sizeof(kernels[0]) };
 
-/* Leaves memory for small blocks of the next kernel, a norm's. */
-static const uint32_t BLOCK_BYTES = 216 * 1024;
-
 /* How a product is divided. A variant's number has splits - 1 in bits 4 to 6, sharers - 1 in bit 3,
  * and height / 8 - 1 below. */
 struct broad_division {
@@ -51,19 +48,12 @@ static const struct broad_instance *broad_kernel_for(uint32_t n_rows, bool gated
 	return NULL;
 }
 
-static bool broad_able(struct stream *stream)
-{
-	const struct cuda_limits *limits = cuda_limits(stream);
-
-	return limits->arch == 90 && limits->shared_bytes_optin >= BLOCK_BYTES + 1024;
-}
-
 int broad_start(struct stream *stream)
 {
 	const void *all[N_KERNELS];
 	int rc;
 
-	if (!broad_able(stream))
+	if (!tiles_able(stream))
 		return 0;
 	for (uint32_t i = 0; i < N_KERNELS; i++)
 		all[i] = (const void *)kernels[i].run;
@@ -75,22 +65,12 @@ int broad_start(struct stream *stream)
 
 static bool broad_can(struct stream *stream, const struct op_gemm *a, bool gated)
 {
-	if (!broad_able(stream) || a->n_rows < BROAD_ROWS_MIN || a->n_rows > BROAD_ROWS_MAX)
+	if (!tiles_able(stream) || a->n_rows < BROAD_ROWS_MIN || a->n_rows > BROAD_ROWS_MAX)
 		return false;
 	/* the copy engine needs rows of whole 16 bytes; gates and ups alternate by eights */
 	if (a->w.cols % 8 != 0 || (gated && (a->w.rows % 16 != 0 || a->y_dtype != DTYPE_BF16)))
 		return false;
 	return aligned(a->x) && aligned(a->w.data);
-}
-
-static uint32_t broad_divided(uint32_t n, uint32_t by)
-{
-	return (n + by - 1) / by;
-}
-
-static uint32_t broad_y_cols(const struct op_gemm *a, bool gated)
-{
-	return gated ? a->w.rows / 2 : a->w.rows;
 }
 
 /* Columns of y of a tile. */
@@ -99,54 +79,31 @@ static uint32_t broad_tile_cols(uint32_t height, bool gated)
 	return gated ? height : 2 * height;
 }
 
-/* Clusters that run at once; some of a device's parts do not hold a whole number. */
-static uint32_t broad_clusters_at_once(
-	struct stream *stream, const struct broad_instance *kernel, uint32_t blocks)
-{
-	cudaLaunchAttribute cluster = {};
-	cudaLaunchConfig_t config = {};
-	int n = 0;
-
-	if (blocks == 1)
-		return cuda_limits(stream)->n_sms;
-	cluster.id = cudaLaunchAttributeClusterDimension;
-	cluster.val.clusterDim.x = blocks;
-	cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-	config.gridDim = dim3(blocks * cuda_limits(stream)->n_sms);
-	config.blockDim = dim3(THREADS);
-	config.dynamicSmemBytes = BLOCK_BYTES;
-	config.attrs = &cluster;
-	config.numAttrs = 1;
-	if (cudaOccupancyMaxActiveClusters(&n, (const void *)kernel->run, &config) != cudaSuccess)
-		cudaGetLastError(); /* not so, then */
-	return n < 0 ? 0 : (uint32_t)n;
-}
-
 /* The smallest height that needs no more waves than the largest; 0: this division is not useful. */
 static uint32_t broad_height_for(struct stream *stream, const struct op_gemm *a, bool gated,
 	uint32_t splits, uint32_t sharers)
 {
 	const struct broad_instance *kernel = broad_kernel_for(a->n_rows, gated);
-	const uint32_t n = broad_y_cols(a, gated), unit = gated ? 16 : 8;
+	const uint32_t n = y_cols(a, gated), unit = gated ? 16 : 8;
 	const uint32_t at_once =
-		broad_clusters_at_once(stream, kernel, splits * sharers) * sharers; /* tiles */
+		cuda_clusters_at_once(stream, (const void *)kernel->run, splits * sharers, THREADS,
+			BLOCK_BYTES) *
+		sharers; /* tiles */
 	uint32_t waves;
 
 	if (at_once == 0 || (splits > 1 && a->w.cols < splits * 4 * COLS))
 		return 0;
-	waves = broad_divided(broad_divided(n, broad_tile_cols(PIECE, gated)), at_once);
+	waves = divided(divided(n, broad_tile_cols(PIECE, gated)), at_once);
 	if (splits > 1 && waves > 1)
 		return 0;
-	return broad_divided(broad_divided(n, at_once * waves), broad_tile_cols(unit, gated)) *
-	       unit;
+	return divided(divided(n, at_once * waves), broad_tile_cols(unit, gated)) * unit;
 }
 
 /* Does this division keep at least 2/3 of the multiprocessors busy? */
 static bool broad_is_busy(
 	struct stream *stream, const struct op_gemm *a, bool gated, const struct broad_division *d)
 {
-	const uint32_t tiles =
-		broad_divided(broad_y_cols(a, gated), broad_tile_cols(d->height, gated));
+	const uint32_t tiles = divided(y_cols(a, gated), broad_tile_cols(d->height, gated));
 
 	return tiles * d->splits * 3 >= cuda_limits(stream)->n_sms * 2;
 }
@@ -201,7 +158,7 @@ static void broad_args_make(const struct op_gemm *a, const struct broad_instance
 	assert(n_stages * stage_bytes >= kernel->sum_bytes);
 	ret->bias = a->bias.data;
 	ret->y = a->y;
-	ret->n = broad_y_cols(a, kernel->gated);
+	ret->n = y_cols(a, kernel->gated);
 	ret->k = a->w.cols;
 	ret->n_rows = a->n_rows;
 	ret->height = d->height;
@@ -234,7 +191,7 @@ int broad_launch(struct stream *stream, const struct op_gemm *a, bool gated, uin
 	if (rc)
 		return rc;
 	broad_args_make(a, kernel, &d, &args);
-	n_clusters = broad_divided(args.n, broad_tile_cols(d.height, gated) * d.sharers);
+	n_clusters = divided(args.n, broad_tile_cols(d.height, gated) * d.sharers);
 	if (d.splits == 1)
 		n_clusters = min(n_clusters, cuda_limits(stream)->n_sms / d.sharers);
 	cuda_launch_clusters(stream, (const void *)kernel->run, n_clusters * cluster, THREADS,

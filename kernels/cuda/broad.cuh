@@ -33,16 +33,11 @@
  */
 
 #include "kernels/cuda/broad_ptx.cuh"
-#include "kernels/cuda/kernel.cuh"
+#include "kernels/cuda/tiles.cuh"
 
 enum {
-	WARPS = 8, /* that multiply */
-	THREADS = (WARPS + 1) * 32,
 	PIECE = 64, /* rows of W on the long side of a product */
-	COLS = 64,  /* of a stage */
 	ROW_BYTES = COLS * 2,
-	STAGES_MAX = 16,
-	SPLITS_MAX = 8,
 	ALIGN = 1024,
 };
 
@@ -113,48 +108,14 @@ __device__ static inline void fetch_x(
 			(uint16_t)(((1u << a.sharers) - 1) << b.split * a.sharers));
 }
 
-/* Load the first stages of W, as many as the ring holds, also of later tiles. Returns how many. */
-template <int N, bool GATED>
-__device__ static inline uint32_t fetch_ahead(const broad_args &a, const broad_block &b)
-{
-	uint32_t n = 0;
-
-	for (uint32_t tile = b.tile; tile < b.n_tiles; tile += b.step)
-		for (uint32_t chunk = b.chunk; chunk < b.chunk_end; chunk++, n++) {
-			if (n == a.n_stages)
-				return n;
-			fetch_w<N, GATED>(a, b, tile, chunk, n);
-		}
-	return n;
-}
-
-/* Until all sharers have read every stage: their arrivals must not come to a block that has exited.
+/* Until sharers have read every stage: their arrivals must not come to a block that has exited.
  * `s` is the stage behind the last; those that were not used pass at once. */
 __device__ static inline void drain(const broad_args &a, const broad_block &b, ring_stage s)
 {
-	for (uint32_t i = 0; i < a.n_stages; i++) {
+	for (uint32_t i = 0; a.sharers > 1 && i < a.n_stages; i++) {
 		barrier_wait(b.empty + s.index * 8, s.parity ^ 1);
 		s.next(a.n_stages);
 	}
-}
-
-template <int N, bool GATED>
-__device__ static inline void fetch_all(const broad_args &a, const broad_block &b, uint32_t n_ahead)
-{
-	uint32_t n = 0;
-	ring_stage s = {};
-
-	for (uint32_t tile = b.tile; tile < b.n_tiles; tile += b.step)
-		for (uint32_t chunk = b.chunk; chunk < b.chunk_end; chunk++, n++) {
-			if (n >= n_ahead) {
-				barrier_wait(b.empty + s.index * 8, s.parity ^ 1);
-				fetch_w<N, GATED>(a, b, tile, chunk, s.index);
-			}
-			fetch_x<N>(a, b, chunk, s.index);
-			s.next(a.n_stages);
-		}
-	if (a.sharers > 1)
-		drain(a, b, s);
 }
 
 __device__ static inline void barriers_init(const broad_args &a, const broad_block &b)
@@ -178,29 +139,27 @@ template <int N, bool GATED>
 __device__ static inline void fetch(const broad_args &a, const broad_block &b)
 {
 	const bool fetches = threadIdx.x % WARP == 0;
+	const auto w = [&](uint32_t tile, uint32_t chunk, uint32_t index) {
+		fetch_w<N, GATED>(a, b, tile, chunk, index);
+	};
+	const auto x = [&](uint32_t chunk, uint32_t index) { fetch_x<N>(a, b, chunk, index); };
 	uint32_t n_ahead = 0;
 
 	if (fetches) {
 		prefetch_map(&a.w);
 		barriers_init(a, b);
-		n_ahead = fetch_ahead<N, GATED>(a, b);
+		n_ahead = fetch_ahead(a, b, w);
 		prefetch_map(&a.x);
 	}
 	__syncwarp();
 	barriers_meet(a);
 	overlap_wait();
 	if (fetches)
-		fetch_all<N, GATED>(a, b, n_ahead);
+		drain(a, b, fetch_all(a, b, n_ahead, w, x));
 	__syncwarp();
 }
 
 /* ---- the warpgroups that multiply ---- */
-
-/* Barrier of the warps that multiply. */
-__device__ static inline void meet(void)
-{
-	asm volatile("bar.sync 1, %0;" ::"n"(WARPS * 32) : "memory");
-}
 
 /* For racecheck: products read a stage's boxes from their start to their end. */
 __device__ static inline void boxes_read(const broad_args &a, const broad_block &b, uint32_t index)

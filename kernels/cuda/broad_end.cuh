@@ -28,13 +28,6 @@ template <bool GATED> __device__ static inline uint32_t piece_cols(const broad_a
 	return GATED ? a.height / 2 : a.height;
 }
 
-__device__ static inline float bias_of(const broad_args &a, uint32_t col)
-{
-	if (!a.bias)
-		return 0;
-	return a.f32 ? ((const float *)a.bias)[col] : __bfloat162float(((const bf16 *)a.bias)[col]);
-}
-
 template <bool GATED>
 __device__ static inline broad_tile tile_make(const broad_args &a, uint32_t tile)
 {

@@ -74,6 +74,10 @@ void cuda_launch(struct stream *stream, const void *kernel, struct dim3 grid, st
 /* The same in clusters of so many neighbouring blocks, which the grid is a multiple of; 9.0 on. */
 void cuda_launch_clusters(struct stream *stream, const void *kernel, uint32_t grid, uint32_t block,
 	uint32_t cluster, size_t shared_bytes, void **params);
+/* How many such clusters run at once, by a kernel of one block a multiprocessor; 0: not known. A GPC may have
+ * multiprocessors left over. */
+uint32_t cuda_clusters_at_once(struct stream *stream, const void *kernel, uint32_t cluster, uint32_t block,
+	size_t shared_bytes);
 
 /* A matrix as the copy engine (TMA) of 9.0 sees it (CUtensorMap), for a kernel's arguments. */
 struct cuda_tensor_map {

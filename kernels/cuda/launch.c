@@ -154,6 +154,30 @@ void cuda_launch_clusters(struct stream *stream, const void *kernel, uint32_t gr
 		cluster, shared_bytes, params);
 }
 
+uint32_t cuda_clusters_at_once(struct stream *stream, const void *kernel, uint32_t cluster, uint32_t block,
+	size_t shared_bytes)
+{
+	const uint32_t n_sms = cuda_limits(stream)->n_sms;
+	cudaLaunchAttribute attribute = {
+		.id = cudaLaunchAttributeClusterDimension,
+		.val = {.clusterDim = {cluster, 1, 1}},
+	};
+	const cudaLaunchConfig_t config = {
+		.gridDim = {cluster * n_sms, 1, 1},
+		.blockDim = {block, 1, 1},
+		.dynamicSmemBytes = shared_bytes,
+		.attrs = &attribute,
+		.numAttrs = 1,
+	};
+	int n = 0;
+
+	if (cluster == 1)
+		return n_sms;
+	if (cudaOccupancyMaxActiveClusters(&n, kernel, &config) != cudaSuccess)
+		cudaGetLastError(); /* clears the error; n stays 0 */
+	return n < 0 ? 0 : (uint32_t)n;
+}
+
 /* Work of `name` was put on the stream with this result: a capture names its nodes, or is
  * spoilt. */
 static int launch_queued(struct stream *stream, int rc, const char *name)

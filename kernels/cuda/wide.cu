@@ -19,10 +19,6 @@ static const struct wide_instance kernels[] = {
 
 enum { N_KERNELS = sizeof(kernels) / sizeof(kernels[0]) };
 
-/* Leaves memory for small blocks of the next kernel: a norm that does not fit in it starts only after this
- * kernel. */
-static const uint32_t BLOCK_BYTES = 216 * 1024;
-
 /* A variant's number is splits * 16 + height / 8. */
 static uint32_t wide_splits_of(uint8_t variant)
 {
@@ -42,19 +38,12 @@ static const struct wide_instance *wide_kernel_for(uint32_t n_rows, bool gated)
 	return NULL;
 }
 
-static bool wide_able(struct stream *stream)
-{
-	const struct cuda_limits *limits = cuda_limits(stream);
-
-	return limits->arch == 90 && limits->shared_bytes_optin >= BLOCK_BYTES + 1024;
-}
-
 int wide_start(struct stream *stream)
 {
 	const void *all[N_KERNELS];
 	int rc;
 
-	if (!wide_able(stream))
+	if (!tiles_able(stream))
 		return 0;
 	for (uint32_t i = 0; i < N_KERNELS; i++)
 		all[i] = (const void *)kernels[i].run;
@@ -67,7 +56,7 @@ int wide_start(struct stream *stream)
 /* Can this product be computed, for any number of rows? */
 static bool wide_takes(struct stream *stream, const struct op_gemm *a, bool gated)
 {
-	if (!wide_able(stream))
+	if (!tiles_able(stream))
 		return false;
 	/* the copy engine needs rows of whole 16 bytes */
 	if (a->w.cols % 8 != 0 || (gated && (a->w.rows % 2 != 0 || a->y_dtype != DTYPE_BF16)))
@@ -80,61 +69,28 @@ bool wide_can(struct stream *stream, const struct op_gemm *a, bool gated)
 	return a->n_rows >= WIDE_ROWS_MIN && a->n_rows <= WIDE_ROWS_MAX && wide_takes(stream, a, gated);
 }
 
-static uint32_t wide_divided(uint32_t n, uint32_t by)
-{
-	return (n + by - 1) / by;
-}
-
 /* Columns of y for each row of a tile's height. */
 static uint32_t wide_cols_of_height(bool gated)
 {
 	return gated ? 1 : 2;
 }
 
-static uint32_t wide_y_cols(const struct op_gemm *a, bool gated)
-{
-	return gated ? a->w.rows / 2 : a->w.rows;
-}
-
-/* Clusters of `splits` blocks that run at once; some of a device's parts do not hold a whole
- * number. */
-static uint32_t wide_clusters_at_once(
-	struct stream *stream, const struct wide_instance *kernel, uint32_t splits)
-{
-	cudaLaunchAttribute cluster = {};
-	cudaLaunchConfig_t config = {};
-	int n = 0;
-
-	if (splits == 1)
-		return cuda_limits(stream)->n_sms;
-	cluster.id = cudaLaunchAttributeClusterDimension;
-	cluster.val.clusterDim.x = splits;
-	cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-	config.gridDim = dim3(splits * cuda_limits(stream)->n_sms);
-	config.blockDim = dim3(THREADS);
-	config.dynamicSmemBytes = BLOCK_BYTES;
-	config.attrs = &cluster;
-	config.numAttrs = 1;
-	if (cudaOccupancyMaxActiveClusters(&n, (const void *)kernel->run, &config) != cudaSuccess)
-		cudaGetLastError(); /* clears the error; n stays 0 */
-	return n < 0 ? 0 : (uint32_t)n;
-}
-
 /* The smallest height that needs no more waves than the largest; 0: this split is not useful. */
 static uint32_t wide_height_for(
 	struct stream *stream, const struct op_gemm *a, bool gated, uint32_t splits)
 {
-	const uint32_t n = wide_y_cols(a, gated), cols = wide_cols_of_height(gated);
+	const uint32_t n = y_cols(a, gated), cols = wide_cols_of_height(gated);
 	const uint32_t at_once =
-		wide_clusters_at_once(stream, wide_kernel_for(a->n_rows, gated), splits);
+		cuda_clusters_at_once(stream, (const void *)wide_kernel_for(a->n_rows, gated)->run,
+			splits, THREADS, BLOCK_BYTES);
 	uint32_t waves;
 
 	if (at_once == 0 || (splits > 1 && a->w.cols < splits * 4 * COLS))
 		return 0;
-	waves = wide_divided(wide_divided(n, cols * GROUP_ROWS), at_once);
+	waves = divided(divided(n, cols * GROUP_ROWS), at_once);
 	if (splits > 1 && waves > 1)
 		return 0;
-	return wide_divided(wide_divided(n, cols * at_once * waves), 8) * 8;
+	return divided(divided(n, cols * at_once * waves), 8) * 8;
 }
 
 int wide_variants(struct stream *stream, const struct op_gemm *a, bool gated, uint8_t *ret)
@@ -154,7 +110,7 @@ int wide_variants(struct stream *stream, const struct op_gemm *a, bool gated, ui
 
 			if (heights[i] == 0)
 				continue;
-			if ((wide_divided(wide_y_cols(a, gated), cols) * splits[i] * 4 >=
+			if ((divided(y_cols(a, gated), cols) * splits[i] * 4 >=
 				    cuda_limits(stream)->n_sms * 3) == busy)
 				ret[n++] = (uint8_t)(splits[i] * 16 + heights[i] / 8);
 		}
@@ -168,7 +124,7 @@ static int wide_launch_kernel(struct stream *stream, const struct wide_instance 
 	const bool gated = kernel->gated;
 	const uint32_t n_sms = cuda_limits(stream)->n_sms;
 	const uint32_t n_tiles =
-		wide_divided(wide_y_cols(a, gated), height * wide_cols_of_height(gated));
+		divided(y_cols(a, gated), height * wide_cols_of_height(gated));
 	struct wide_args args = {};
 	void *params[] = {&args};
 	uint32_t n_stages;
@@ -183,7 +139,7 @@ static int wide_launch_kernel(struct stream *stream, const struct wide_instance 
 	n_stages = (BLOCK_BYTES - 1024 - kernel->sum_bytes) / kernel->stage_bytes;
 	args.bias = a->bias.data;
 	args.y = a->y;
-	args.n = wide_y_cols(a, gated);
+	args.n = y_cols(a, gated);
 	args.k = a->w.cols;
 	args.n_rows = a->n_rows;
 	args.n_stages = n_stages < (uint32_t)STAGES_MAX ? n_stages : (uint32_t)STAGES_MAX;
@@ -217,7 +173,7 @@ uint8_t wide_invariant_variant(struct stream *stream, const struct op_gemm *args
 int wide_launch_invariant(struct stream *stream, const struct op_gemm *args, bool gated, uint8_t variant)
 {
 	const struct wide_instance *kernel = wide_kernel_for(WIDE_ROWS_MAX, gated);
-	const size_t y_bytes = wide_y_cols(args, gated) * dtype_bytes(args->y_dtype);
+	const size_t y_bytes = y_cols(args, gated) * dtype_bytes(args->y_dtype);
 	int rc = 0;
 
 	if (!wide_takes(stream, args, gated))

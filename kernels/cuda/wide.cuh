@@ -28,18 +28,12 @@
  * a stage (1.28 ms); 128 a stage gain nothing at 32 rows and lose 3 % at 64.
  */
 
-#include "kernels/cuda/kernel.cuh"
-#include "kernels/cuda/wide_ptx.cuh"
+#include "kernels/cuda/tiles.cuh"
 
 enum {
-	WARPS = 8, /* that multiply */
-	THREADS = (WARPS + 1) * 32,
-	GROUP_ROWS = 64, /* of W, a warpgroup's */
+	GROUP_ROWS = 64,       /* of W, a warpgroup's */
 	TILE_ROWS = 128,
-	COLS = 64,             /* of a stage */
 	PITCH = TILE_ROWS + 4, /* of the sums, in floats */
-	STAGES_MAX = 16,
-	SPLITS_MAX = 8,
 };
 
 struct wide_args {
@@ -98,62 +92,28 @@ __device__ static inline void fetch_x(
 		chunk * COLS, 0);
 }
 
-/* Load the first stages of W, as many as the ring holds, also of later tiles. Returns how many. */
-template <int N, bool GATED>
-__device__ static inline uint32_t fetch_ahead(const wide_args &a, const wide_block &b)
-{
-	uint32_t n = 0;
-
-	for (uint32_t tile = b.tile; tile < b.n_tiles; tile += b.step)
-		for (uint32_t chunk = b.chunk; chunk < b.chunk_end; chunk++, n++) {
-			if (n == a.n_stages)
-				return n;
-			fetch_w<N, GATED>(a, b, tile, chunk, n);
-		}
-	return n;
-}
-
-template <int N, bool GATED>
-__device__ static inline void fetch_all(const wide_args &a, const wide_block &b, uint32_t n_ahead)
-{
-	uint32_t n = 0;
-	ring_stage s = {};
-
-	for (uint32_t tile = b.tile; tile < b.n_tiles; tile += b.step)
-		for (uint32_t chunk = b.chunk; chunk < b.chunk_end; chunk++, n++) {
-			if (n >= n_ahead) {
-				barrier_wait(b.empty + s.index * 8, s.parity ^ 1);
-				fetch_w<N, GATED>(a, b, tile, chunk, s.index);
-			}
-			fetch_x<N>(a, b, chunk, s.index);
-			s.next(a.n_stages);
-		}
-}
-
 template <int N, bool GATED>
 __device__ static inline void fetch(const wide_args &a, const wide_block &b)
 {
 	const bool fetches = threadIdx.x % WARP == 0;
+	const auto w = [&](uint32_t tile, uint32_t chunk, uint32_t index) {
+		fetch_w<N, GATED>(a, b, tile, chunk, index);
+	};
+	const auto x = [&](uint32_t chunk, uint32_t index) { fetch_x<N>(a, b, chunk, index); };
 	uint32_t n_ahead = 0;
 
 	if (fetches) {
-		n_ahead = fetch_ahead<N, GATED>(a, b);
+		n_ahead = fetch_ahead(a, b, w);
 		prefetch_map(&a.x);
 	}
 	__syncwarp();
 	overlap_wait();
 	if (fetches)
-		fetch_all<N, GATED>(a, b, n_ahead);
+		fetch_all(a, b, n_ahead, w, x);
 	__syncwarp();
 }
 
 /* ---- the warpgroups that multiply ---- */
-
-/* Barrier of the warps that multiply. */
-__device__ static inline void meet(void)
-{
-	asm volatile("bar.sync 1, %0;" ::"n"(WARPS * 32) : "memory");
-}
 
 /* For racecheck: products read a stage's boxes from their start to their end. */
 template <int N> __device__ static inline void boxes_read(const wide_block &b, uint32_t index)
@@ -247,13 +207,6 @@ __device__ static inline void sum_4(
 			sum = make_float4(sum.x + parts[i].x, sum.y + parts[i].y,
 				sum.z + parts[i].z, sum.w + parts[i].w);
 	*(float4 *)v = sum;
-}
-
-__device__ static inline float bias_of(const wide_args &a, uint32_t col)
-{
-	if (!a.bias)
-		return 0;
-	return a.f32 ? ((const float *)a.bias)[col] : __bfloat162float(((const bf16 *)a.bias)[col]);
 }
 
 __device__ static inline void store_4(
