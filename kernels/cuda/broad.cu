@@ -24,6 +24,12 @@ static const struct broad_instance kernels[] = {KERNEL(64, false), KERNEL(96, fa
 
 enum { N_KERNELS = sizeof(kernels) / sizeof(kernels[0]) };
 
+#ifdef MIMEO_RACECHECK
+enum { SHARERS_MAX = 1 }; /* it does not follow boxes that go to several blocks */
+#else
+enum { SHARERS_MAX = 2 };
+#endif
+
 /* How a product is divided. A variant's number has splits - 1 in bits 4 to 6, sharers - 1 in bit 3,
  * and height / 8 - 1 below. */
 struct broad_division {
@@ -85,14 +91,16 @@ static uint32_t broad_height_for(struct stream *stream, const struct op_gemm *a,
 {
 	const struct broad_instance *kernel = broad_kernel_for(a->n_rows, gated);
 	const uint32_t n = y_cols(a, gated), unit = gated ? 16 : 8;
-	const uint32_t at_once =
-		cuda_clusters_at_once(stream, (const void *)kernel->run, splits * sharers, THREADS,
-			BLOCK_BYTES) *
-		sharers; /* tiles */
-	uint32_t waves;
+	uint32_t at_once, waves;
 
-	if (at_once == 0 || (splits > 1 && a->w.cols < splits * 4 * COLS))
+	if (sharers > SHARERS_MAX || (splits > 1 && a->w.cols < splits * 4 * COLS))
 		return 0;
+	at_once = cuda_clusters_at_once(
+		stream, (const void *)kernel->run, splits * sharers, THREADS, BLOCK_BYTES);
+	/* the launch of several tiles a block takes it that all multiprocessors have one */
+	if (at_once == 0 || (splits == 1 && at_once < cuda_limits(stream)->n_sms / sharers))
+		return 0;
+	at_once *= sharers; /* tiles */
 	waves = divided(divided(n, broad_tile_cols(PIECE, gated)), at_once);
 	if (splits > 1 && waves > 1)
 		return 0;
@@ -108,31 +116,22 @@ static bool broad_is_busy(
 	return tiles * d->splits * 3 >= cuda_limits(stream)->n_sms * 2;
 }
 
-#ifdef MIMEO_RACECHECK
-enum { SHARERS_MAX = 1 }; /* it does not follow boxes that go to several blocks */
-#else
-enum { SHARERS_MAX = 2 };
-#endif
-
 /* Few splits first: what they exchange grows with their number. */
 int broad_variants(struct stream *stream, const struct op_gemm *a, bool gated, uint8_t *ret)
 {
-	static const uint8_t divisions[][2] = {
-		{1, 1}, {1, 2}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}};
+	struct broad_division divisions[] = {{1, 1, 0}, {1, 2, 0}, {2, 1, 0}, {3, 1, 0}, {4, 1, 0},
+		{5, 1, 0}, {6, 1, 0}};
 	int n = 0;
 
 	if (!broad_can(stream, a, gated))
 		return 0;
+	for (struct broad_division &d : divisions)
+		d.height = broad_height_for(stream, a, gated, d.splits, d.sharers);
 	for (int busy = 1; busy >= 0; busy--)
-		for (const uint8_t(&i)[2] : divisions) {
-			const struct broad_division d = {
-				i[0], i[1], broad_height_for(stream, a, gated, i[0], i[1])};
-
-			if (d.height && d.sharers <= SHARERS_MAX &&
-				broad_is_busy(stream, a, gated, &d) == busy &&
+		for (const struct broad_division &d : divisions)
+			if (d.height && broad_is_busy(stream, a, gated, &d) == busy &&
 				n < BROAD_VARIANTS_MAX && (busy || n == 0))
 				ret[n++] = broad_variant_of(&d);
-		}
 	return n;
 }
 
@@ -181,7 +180,7 @@ int broad_launch(struct stream *stream, const struct op_gemm *a, bool gated, uin
 	int rc;
 
 	/* other operands of the class of gemm_plan.c may have a different alignment */
-	if (!broad_can(stream, a, gated))
+	if (!broad_can(stream, a, gated) || d.sharers > SHARERS_MAX)
 		return -ENOTSUP;
 	kernel = broad_kernel_for(a->n_rows, gated);
 	rc = broad_map_w(stream, a, gated, 2 * d.height, &args.w);
