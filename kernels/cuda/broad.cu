@@ -97,7 +97,7 @@ static uint32_t broad_height_for(struct stream *stream, const struct op_gemm *a,
 		return 0;
 	at_once = cuda_clusters_at_once(
 		stream, (const void *)kernel->run, splits * sharers, THREADS, BLOCK_BYTES);
-	/* the launch of several tiles a block takes it that all multiprocessors have one */
+	/* broad_launch has blocks for all multiprocessors; they must run at once */
 	if (at_once == 0 || (splits == 1 && at_once < cuda_limits(stream)->n_sms / sharers))
 		return 0;
 	at_once *= sharers; /* tiles */

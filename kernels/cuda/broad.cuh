@@ -7,8 +7,8 @@
  * silu(gate) * up; the first half of W's rows are the gates'.
  *
  * A tile is up to 128 rows of W by all rows of x. Two warpgroups multiply; each has a piece of
- * `height` rows of W on the long side of its products, which is 64 (the other rows are not used);
- * x, padded with zeros to N rows, is the short side. Gated: of 16 rows of a piece 8 are gates and 8
+ * `height` rows of W as the long side, 64, of its products (sums of rows past it are dropped); x,
+ * padded with zeros to N rows, is the short side. Gated: of 16 rows of a piece 8 are gates and 8
  * their ups, so that a thread has both sums of a column. A ninth warp fetches a ring of stages, 64
  * columns of both operands, by boxes of the copy engine. The ring's part of W is requested before
  * the wait for the preceding kernel.
@@ -25,11 +25,11 @@
  * silu_mul, in parentheses): 96 rows, 1B gate_up 26.0 (30.3), 1B down 16.9 (17.4), 8B gate_up 84.8
  * (91.4), 8B down 46.4 (48.8), but 1B qkv 9.0 (7.4) and o 8.0 (6.4); 128 rows, 1B gate_up 27.8
  * (31.0), 8B 86.6 (93.4); 256 rows, 34.3 (35.6) and 105 (110). Sharers gain 2 % at 192 and 256
- * rows. Of a split product of 128 rows 4 us are not its main loop, of these 0.4 the exchange. Tried
+ * rows. A split product of 128 rows spends 4 us outside its main loop, 0.4 in the exchange. Tried
  * and no faster: 256 rows of W a tile; two blocks of 112 KB a multiprocessor; a prefetch of the
  * next W into the L2 at the end; columns in an order of each block's own. Arrivals of the cluster's
- * scope at other blocks' barriers made sharers 1.4 times as slow: products and the copy engine need
- * none.
+ * scope at other blocks' barriers made sharers 1.4 times as slow: products and the copy engine do
+ * not need that scope.
  */
 
 #include "kernels/cuda/broad_ptx.cuh"
@@ -127,7 +127,7 @@ __device__ static inline void barriers_init(const broad_args &a, const broad_blo
 	asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/* Before the barriers are known to be there: to all threads of the block, to sharers' too. */
+/* After this all threads, sharers' too, may use the barriers. */
 __device__ static inline void barriers_meet(const broad_args &a)
 {
 	__syncthreads();

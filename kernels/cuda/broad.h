@@ -3,9 +3,9 @@
 #define MIMEO_KERNELS_CUDA_BROAD_H
 
 /*
- * GEMM of many rows, up to where a product is a matter of arithmetic alone. For devices of 9.0
- * alone, in a build with device code for 90a (MIMEO_CUDA_SM90A). Variants differ in how the product
- * is divided among blocks; gemm_plan.c times them for each shape.
+ * GEMM of many rows, until arithmetic, not bandwidth, bounds it. For devices of 9.0 alone, in a build
+ * with device code for 90a (MIMEO_CUDA_SM90A). Variants differ in how the product is divided among
+ * blocks; gemm_plan.c times them for each shape.
  */
 
 #include "kernels/cuda/cuda.h"

@@ -12,8 +12,9 @@
  *	any, where the op is invariant: wide.cu, 64 rows a launch
  *
  * A gated_gemm of up to 64 rows (16 without wide.cu) is one launch of ours, not timed against
- * cuBLASLt's; from there to 256 rows it is, and beyond, a gemm and a silu_mul. A result is deterministic
- * per shape class and process; unlike the cpu device's it may depend on the number of rows.
+ * cuBLASLt's; up to 256 rows the faster of both (broad.cu); else a gemm and a silu_mul. A result is
+ * deterministic per shape class and process; unlike the cpu device's it may depend on the number of
+ * rows.
  *
  * Measured on an H200, ms of a decode step (the graph alone, context 1024; mimeo-bench decode): 1B
  * at 1, 8, 32, 64, 128 rows 0.81, 0.90, 1.17, 1.58, 2.34 (1.04 at one row without overlap); 8B at
@@ -23,8 +24,8 @@
  * 96, 128, 192, 256 rows 62.5, 68.8, 69.5, 78.4, 79.8 and 60.1, 64.5, 66.5, 75.0, 78.3.
  *
  * Known gaps, on an H200: at each of a layer's four products memory is idle for 2 to 3 us, from the
- * last block's last bytes to the next kernel's first; from 65 rows on qkv and o are cuBLASLt's, which
- * do not overlap.
+ * last block's last bytes to the next kernel's first; above 64 rows qkv and o of 1B are cuBLASLt's
+ * (H100), which do not overlap.
  */
 
 #include "kernels/cuda/gemm.h"

@@ -178,7 +178,7 @@ static bool gemm_plan_has_own(const struct gemm_product *p, bool timed)
 	return timed || gemm_is_gated(p) || p->args->n_rows <= WIDE_ROWS_MAX;
 }
 
-/* Are cuBLASLt's ways candidates beside ours? Of gated products only where they need not be slower. */
+/* Are cuBLASLt's ways candidates beside ours? For gated products only above WIDE_ROWS_MAX rows. */
 static bool gemm_plan_has_library(const struct gemm_product *p, bool timed)
 {
 	if (p->stream->device->gemm->choice != CUDA_GEMM_ANY)

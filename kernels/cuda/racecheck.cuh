@@ -15,8 +15,8 @@
  *
  * This checks the order of barriers, not where in a stage the engine writes and the tensor cores
  * read. It reports a stage that is read before it is filled, and sums that are read or written
- * without their barriers; for skinny also a stage that is filled again too early. For wide that
- * shows only as a wrong result.
+ * without their barriers; for skinny also a stage that is filled again too early. For wide and broad
+ * that shows only as a wrong result. Not sharers: their boxes are not followed.
  */
 
 #include "kernels/cuda/skinny_ptx.cuh"

@@ -3,8 +3,9 @@
 #define MIMEO_KERNELS_CUDA_WIDE_PTX_CUH
 
 /*
- * What wide.cu uses of 9.0a beyond skinny_ptx.cuh: boxes of a matrix by the copy engine, products
- * of a warpgroup (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"), clusters of blocks.
+ * What wide.cu, broad.cu and grouped.cu use of 9.0a beyond skinny_ptx.cuh: boxes of a matrix by the
+ * copy engine, products of a warpgroup (PTX ISA, "Asynchronous Warpgroup Level Matrix
+ * Instructions"), clusters of blocks.
  *
  * Operands lie in shared memory as the copy engine writes them with CU_TENSOR_MAP_SWIZZLE_128B: 64
  * columns, 128 bytes, of each row, one row behind the other, the 16-byte chunk c of row r at place
