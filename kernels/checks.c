@@ -114,6 +114,44 @@ bool rope_and_cache_fits(const struct op_rope_and_cache *a)
 	       checks_optional(&a->q_norm, a->head_dim) && checks_optional(&a->k_norm, a->head_dim);
 }
 
+static bool decode_layer_fits(const struct op_decode_step *a, const struct decode_layer *l)
+{
+	const uint32_t hidden = a->embedding.cols, width = a->n_heads * a->head_dim;
+	const uint32_t n_qkv = width + 2 * a->n_kv_heads * a->head_dim;
+
+	if (!weight_is(&l->input_norm, 1, hidden) || !weight_is(&l->post_norm, 1, hidden))
+		return false;
+	if (!weight_is(&l->qkv, n_qkv, hidden) || !checks_optional(&l->qkv_bias, n_qkv))
+		return false;
+	if (!checks_optional(&l->q_norm, a->head_dim) || !checks_optional(&l->k_norm, a->head_dim))
+		return false;
+	return weight_is(&l->o, hidden, width) && l->gate_up.rows % 2 == 0 && l->kv &&
+	       weight_is(&l->gate_up, l->gate_up.rows, hidden) &&
+	       weight_is(&l->down, hidden, l->gate_up.rows / 2);
+}
+
+bool decode_step_fits(const struct op_decode_step *a)
+{
+	const struct step_inputs *in = &a->inputs;
+
+	if (!a->layers || !a->n_layers || !a->cos_sin || !a->max_positions || !a->logits || !a->n_pages)
+		return false;
+	if (!in->input_ids || !in->positions || !in->slot_mapping || !in->seq_lens || !in->block_table)
+		return false;
+	if (!in->max_pages || !in->page_tokens || a->n_rows > in->max_rows || !a->n_rows)
+		return false;
+	if (!a->n_kv_heads || !a->n_heads || a->n_heads % a->n_kv_heads || a->head_dim % 2 || !a->head_dim)
+		return false;
+	if (!checks_weight(&a->embedding) || !weight_is(&a->final_norm, 1, a->embedding.cols))
+		return false;
+	if (!weight_is(&a->head, a->head.rows, a->embedding.cols) || !checks_eps(a->eps))
+		return false;
+	for (uint32_t l = 0; l < a->n_layers; l++)
+		if (!decode_layer_fits(a, &a->layers[l]))
+			return false;
+	return true;
+}
+
 bool silu_mul_fits(const struct op_silu_mul *a)
 {
 	return a->gate_up && a->out && a->cols && a->n_rows <= INT32_MAX;

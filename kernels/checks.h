@@ -19,6 +19,7 @@ bool weight_is(const struct weight *w, uint32_t rows, uint32_t cols);
 
 #define CHECKS_DECLARE(name) bool name##_fits(const struct op_##name *args);
 KERNEL_OPS(CHECKS_DECLARE)
+KERNEL_OPTIONAL_OPS(CHECKS_DECLARE)
 #undef CHECKS_DECLARE
 
 #ifdef __cplusplus

@@ -115,6 +115,40 @@ struct op_silu_mul { /* out = silu(gate_up[:, :cols]) * gate_up[:, cols:] */
 	uint32_t n_rows, cols;
 };
 
+/* ---- a whole decode ---- */
+
+/* A layer of decode_step: RMSNorm, attention of grouped heads, RMSNorm, silu MLP. */
+struct decode_layer {
+	struct weight input_norm, post_norm; /* [1, hidden] */
+	struct weight qkv, qkv_bias;         /* as op_gemm's; bias data NULL: none */
+	struct weight q_norm, k_norm;        /* [1, head_dim], data NULL: none */
+	struct weight o, gate_up, down;
+	void *kv; /* [n_pages, 2, page_tokens, n_kv_heads, head_dim] kv */
+};
+
+/*
+ * Optional: from the ids of n_rows rows of one token each, row r's token being token r, to the head's input
+ * and logits. Causal attention over all of a row's tokens; reads ids, given embeddings, positions, slot
+ * mapping, lengths and block table from the inputs when it runs. An empty row has length 0 and slot -1:
+ * nothing is written to the cache, and its results are finite if its id's embedding is.
+ *
+ * -ENOTSUP: the device has no such kernel, or it is slower for this model and number of rows than the ops one
+ * by one; nothing was queued. No work beside this stream's may keep the device's multiprocessors for ever.
+ */
+struct op_decode_step {
+	struct weight embedding, final_norm, head;
+	const struct decode_layer *layers; /* [n_layers]; read by the call alone */
+	struct step_inputs inputs;
+	const float *cos_sin;  /* as op_rope_and_cache's */
+	void *normed, *last;   /* [n_rows, hidden] act := the head's input, in both; NULL: not wanted */
+	float *logits;         /* [n_rows, vocab] */
+	uint32_t n_layers, n_heads, n_kv_heads, head_dim, max_positions;
+	uint32_t n_pages;      /* of the cache's reservation */
+	uint32_t n_rows;
+	float eps, scale;      /* scale: of q.k */
+	bool always;           /* for tests: also where it is slower */
+};
+
 /* ---- latent attention (MLA) ---- */
 
 /*
@@ -481,9 +515,13 @@ struct op_outbox {
 	/* speculation */                                                                          \
 	OP(verify) OP(draft_begin) OP(draft_advance)
 
+/* Any device may lack these (NULL): there is another way to have what they do. */
+#define KERNEL_OPTIONAL_OPS(OP) OP(decode_step)
+
 struct kernel_ops {
 #define KERNEL_OP(name) int (*name)(struct stream *stream, const struct op_##name *args);
 	KERNEL_OPS(KERNEL_OP)
+	KERNEL_OPTIONAL_OPS(KERNEL_OP)
 #undef KERNEL_OP
 };
 

@@ -124,6 +124,13 @@ bool cuda_inputs_settled(struct stream *stream);
  */
 int cuda_workspace(struct stream *stream, size_t bytes, void **ret);
 
+/*
+ * The stream's memory for words between the blocks of a kernel, at least `bytes`, aligned to 256: 256 bytes
+ * of 0, then all 0xff when it is new. What an op leaves there is there for the next. Growing is refused as the
+ * first begin is; memory that recorded nodes may name stays until the stream is freed.
+ */
+int cuda_exchange(struct stream *stream, size_t bytes, void **ret);
+
 struct cuda_limits {
 	uint32_t n_sms;
 	uint32_t arch;               /* 90 for 9.0 */

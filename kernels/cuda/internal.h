@@ -75,7 +75,7 @@ struct graph_exec {
 struct stream {
 	struct cuda_device *device;
 	cudaStream_t handle;
-	struct workspace *workspaces;
+	struct workspace *workspaces, *exchanges;
 	struct capture capture;
 	struct graph *capture_graph;
 	bool inputs_recorded; /* what is being captured writes the step's inputs */

@@ -215,28 +215,53 @@ bool cuda_inputs_settled(struct stream *stream)
 	return capture_is_on(&stream->capture) && !stream->inputs_recorded;
 }
 
-int cuda_workspace(struct stream *stream, size_t bytes, void **ret)
+/* Larger memory for one of the stream's lists. */
+static int launch_grow(struct stream *stream, struct workspace **list, size_t bytes)
 {
 	struct cuda_device *device = stream->device;
 	void *memory;
-	int rc;
+	int rc = cuda_enter_growth(device);
 
-	if (bytes <= workspace_bytes(stream->workspaces)) {
-		*ret = workspace_memory(stream->workspaces);
-		return 0;
-	}
-	rc = cuda_enter_growth(device);
 	if (rc)
 		return rc;
 	rc = CUDA_TRY(&device->base, cudaMalloc(&memory, bytes));
 	if (rc)
 		return rc;
-	rc = workspace_push(&stream->workspaces, memory, bytes);
-	if (rc) {
+	rc = workspace_push(list, memory, bytes);
+	if (rc)
 		CUDA_TRY(&device->base, cudaFree(memory));
-		return rc;
+	return rc;
+}
+
+int cuda_workspace(struct stream *stream, size_t bytes, void **ret)
+{
+	int rc = bytes <= workspace_bytes(stream->workspaces)
+			 ? 0
+			 : launch_grow(stream, &stream->workspaces, bytes);
+
+	if (!rc)
+		*ret = workspace_memory(stream->workspaces);
+	return rc;
+}
+
+int cuda_exchange(struct stream *stream, size_t bytes, void **ret)
+{
+	struct device *device = &stream->device->base;
+	void *memory;
+	int rc;
+
+	if (bytes > workspace_bytes(stream->exchanges)) {
+		rc = launch_grow(stream, &stream->exchanges, bytes);
+		if (rc)
+			return rc;
+		memory = workspace_memory(stream->exchanges);
+		rc = CUDA_TRY(device, cudaMemsetAsync(memory, 0xff, bytes, stream->handle));
+		if (!rc)
+			rc = CUDA_TRY(device, cudaMemsetAsync(memory, 0, 256, stream->handle));
+		if (rc)
+			return rc;
 	}
-	*ret = memory;
+	*ret = workspace_memory(stream->exchanges);
 	return 0;
 }
 

@@ -17,6 +17,7 @@ extern "C" {
 
 #define CUDA_DECLARE(name) int cuda_##name(struct stream *stream, const struct op_##name *args);
 KERNEL_OPS(CUDA_DECLARE)
+KERNEL_OPTIONAL_OPS(CUDA_DECLARE)
 #undef CUDA_DECLARE
 
 #ifdef __cplusplus

@@ -27,9 +27,20 @@ int cuda_stream_new(struct device *base, struct stream **ret)
 	return 0;
 }
 
-void cuda_stream_free(struct stream *stream)
+static void stream_free_list(struct device *base, struct workspace **list)
 {
 	struct workspace *workspace;
+
+	while ((workspace = *list) != NULL) {
+		assert(workspace->next == NULL || workspace->next->bytes < workspace->bytes);
+		*list = workspace->next;
+		CUDA_TRY(base, cudaFree(workspace->memory));
+		free(workspace);
+	}
+}
+
+void cuda_stream_free(struct stream *stream)
+{
 	struct device *base;
 
 	if (stream == NULL)
@@ -41,12 +52,8 @@ void cuda_stream_free(struct stream *stream)
 	CUDA_RELAXED(stream->device);
 	CUDA_TRY(base, cudaStreamSynchronize(stream->handle));
 	CUDA_TRY(base, cudaStreamDestroy(stream->handle));
-	while ((workspace = stream->workspaces) != NULL) {
-		assert(workspace->next == NULL || workspace->next->bytes < workspace->bytes);
-		stream->workspaces = workspace->next;
-		CUDA_TRY(base, cudaFree(workspace->memory));
-		free(workspace);
-	}
+	stream_free_list(base, &stream->workspaces);
+	stream_free_list(base, &stream->exchanges);
 	free(stream);
 }
 

@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_KERNELS_CUDA_STEP_FEED_CUH
+#define MIMEO_KERNELS_CUDA_STEP_FEED_CUH
+
+/*
+ * The warp that fetches. It waits for nothing but an empty stage: one lane asks for all boxes of
+ * weights, two of 8 KiB a stage; the lanes look up a piece's pages together.
+ */
+
+#include "kernels/cuda/step_words.cuh"
+
+struct step_feed {
+	step_shared at;
+	step_place to, landed; /* the next stage to fill; the oldest that may be in flight */
+	uint32_t n_in_flight;
+	uint64_t policy;
+	uint32_t len;          /* of row `lane` */
+};
+
+/* ---- which boxes ---- */
+
+/* The two boxes of a stage of weights. */
+struct step_boxes {
+	const step_map *map;
+	uint32_t row[2], group[2]; /* first row; first columns, in groups of 64 */
+	uint32_t layer;
+};
+
+/* Stage s of a tile. */
+STEP_INLINE step_boxes step_boxes_of(
+	const step_args &a, const step_map *map, const step_tile &t, uint32_t s, uint32_t layer)
+{
+	const uint32_t row = t.group * STEP_GROUP, cols = STEP_COLS / 64;
+	step_boxes b = {map, {row, row}, {s * cols, s * cols}, layer};
+
+	if (t.half)
+		b.group[0] = 2 * s * cols, b.group[1] = (2 * s + 1) * cols;
+	else
+		b.row[1] = t.n_groups == 2 ? row + STEP_GROUP : a.intermediate + row;
+	return b;
+}
+
+STEP_INLINE uint32_t step_tile_stages(const step_tile &t, uint32_t n)
+{
+	return t.half ? (n + 1) / 2 : n;
+}
+
+/* ---- the ring ---- */
+
+/* Is half of the ring empty? */
+STEP_INLINE bool step_feed_has_room(const step_args &a, const step_feed &f)
+{
+	const uint32_t there = f.to.index + a.n_stages / 2;
+	const bool wraps = there >= a.n_stages;
+
+	return step_has_ended(f.at.empty + (wraps ? there - a.n_stages : there) * 8, f.to.parity ^ 1 ^ wraps);
+}
+
+/* Of one lane: the next stage is this lane's to fill, with so many bytes. Its barrier. */
+STEP_INLINE uint32_t step_feed_begin(const step_args &a, step_feed &f, uint32_t bytes)
+{
+	const uint32_t barrier = f.at.full + f.to.index * 8;
+	uint32_t limit;
+
+	step_wait(f.at.empty + f.to.index * 8, f.to.parity ^ 1, 1);
+	limit = step_feed_has_room(a, f) ? a.in_flight : a.in_flight_full;
+#pragma unroll 1
+	for (; f.n_in_flight >= limit; f.n_in_flight--) {
+		step_wait(f.at.full + f.landed.index * 8, f.landed.parity, 2);
+		step_next(f.landed, a.n_stages);
+	}
+	f.n_in_flight++;
+	step_expect(barrier, STEP_MODE(a, STEP_NO_FETCH) ? 0 : bytes);
+	return barrier;
+}
+
+/* Of one lane. */
+STEP_INLINE void step_feed_stage(const step_args &a, step_feed &f, const step_boxes &b)
+{
+	const uint32_t to = f.at.ring + f.to.index * STEP_STAGE;
+	const uint32_t barrier = step_feed_begin(a, f, STEP_STAGE);
+
+	if (!STEP_MODE(a, STEP_NO_FETCH)) {
+		step_box_4(to, b.map, barrier, f.policy, 0, b.group[0], b.row[0], b.layer);
+		step_box_4(to + STEP_STAGE / 2, b.map, barrier, f.policy, 0, b.group[1], b.row[1], b.layer);
+	}
+	step_next(f.to, a.n_stages);
+}
+
+/* ---- products ---- */
+
+/* Of one lane. The product of a norm: all columns of a tile, tile by tile. */
+STEP_INLINE void step_feed_outer(
+	const step_args &a, step_feed &f, uint32_t product, uint32_t layer, const step_range &r)
+{
+	const uint32_t stages = step_stages(a.hidden);
+	const step_map *map = product == STEP_HEAD ? &a.head : product == STEP_GATE_UP ? &a.gate_up : &a.qkv;
+
+#pragma unroll 1
+	for (uint32_t j = 0; j < step_n_tiles(product, r); j++) {
+		const step_tile t = step_tile_at(product, r, j);
+		const uint32_t n = step_tile_stages(t, stages);
+
+#pragma unroll 1
+		for (uint32_t s = 0; s < n; s++)
+			step_feed_stage(a, f, step_boxes_of(a, map, t, s, product == STEP_HEAD ? 0 : layer));
+	}
+}
+
+/* What is added to the residual: as many columns as x has registers, of all tiles, then the next. */
+template <int DIM>
+STEP_INLINE void step_feed_inner(
+	const step_args &a, step_feed &f, uint32_t product, uint32_t layer, const step_range &r)
+{
+	const uint32_t stages = step_stages(product == STEP_O ? a.n_heads * DIM : a.intermediate);
+	const uint32_t at_once = step_stages(a.hidden);
+	const step_map *map = product == STEP_O ? &a.o : &a.down;
+
+#pragma unroll 1
+	for (uint32_t c = 0; c < stages; c += at_once)
+#pragma unroll 1
+		for (uint32_t j = 0; j < step_n_tiles(product, r); j++) {
+			const step_tile t = step_tile_at(product, r, j);
+			const uint32_t here = stages - c < at_once ? stages - c : at_once;
+			const uint32_t n = step_tile_stages(t, here);
+
+#pragma unroll 1
+			for (uint32_t s = 0; s < n; s++) {
+				step_boxes b = step_boxes_of(a, map, t, s, layer);
+
+				b.group[0] += c * (STEP_COLS / 64);
+				b.group[1] += c * (STEP_COLS / 64);
+				step_feed_stage(a, f, b);
+			}
+		}
+}
+
+/* ---- attention ---- */
+
+/* The pages of this lane's turn of 32, from the piece's page `from` on. */
+STEP_INLINE uint32_t step_feed_pages(const step_args &a, const step_unit &u, uint32_t from)
+{
+	const uint32_t p = from + threadIdx.x % 32;
+	const int32_t page = p < u.n_pages ? a.block_table[u.row * a.max_pages + u.page + p] : 0;
+
+	return page < 0 || (uint32_t)page >= a.n_pages ? 0 : (uint32_t)page;
+}
+
+/* Of the whole warp: the pages of a unit, a stage's worth after the other. `pages`: the first 32. */
+template <int DIM>
+STEP_INLINE void step_feed_unit(
+	const step_args &a, step_feed &f, const step_unit &u, uint32_t layer, uint32_t pages)
+{
+	constexpr uint32_t BOX = 4096, GROUPS = DIM / 64, PAGES = STEP_STAGE / (BOX * GROUPS);
+	const uint32_t lane = threadIdx.x % 32;
+
+#pragma unroll 1
+	for (uint32_t p = 0; p < u.n_pages; p += PAGES) {
+		const uint32_t n = u.n_pages - p < PAGES ? u.n_pages - p : PAGES;
+		uint32_t barrier = 0;
+
+		if (p && p % 32 == 0)
+			pages = step_feed_pages(a, u, p);
+		if (lane == 0)
+			barrier = step_feed_begin(a, f, n * GROUPS * BOX);
+#pragma unroll 1
+		for (uint32_t i = 0; i < n; i++) {
+			const uint32_t page = step_of_lane(pages, (p + i) % 32);
+
+			if (lane == 0 && !STEP_MODE(a, STEP_NO_FETCH))
+				for (uint32_t g = 0; g < GROUPS; g++)
+					step_box_4(f.at.ring + f.to.index * STEP_STAGE + (i * GROUPS + g) * BOX,
+						&a.kv[layer], barrier, f.policy, 0, u.head * GROUPS + g, 0,
+						page * 2);
+		}
+		if (lane == 0)
+			step_next(f.to, a.n_stages);
+	}
+	step_meet_warp();
+}
+
+STEP_INLINE step_unit step_feed_unit_of(const step_args &a, const step_feed &f, uint32_t index)
+{
+	return step_unit_of(a, index, step_of_lane(f.len, index % a.rows));
+}
+
+/* `pages` are of the first unit. */
+template <int DIM>
+STEP_INLINE void step_feed_attention(
+	const step_args &a, step_feed &f, uint32_t layer, const step_range &r, uint32_t pages)
+{
+#pragma unroll 1
+	for (uint32_t j = 0; j < step_n_of(r); j++) {
+		const step_unit u = step_feed_unit_of(a, f, step_thing(r, j));
+
+		step_feed_unit<DIM>(a, f, u, layer, j ? step_feed_pages(a, u, 0) : pages);
+	}
+}
+
+STEP_INLINE void step_feed_maps(const step_args &a)
+{
+	step_prefetch_map(&a.qkv);
+	step_prefetch_map(&a.kv[0]);
+	step_prefetch_map(&a.o);
+	step_prefetch_map(&a.gate_up);
+	step_prefetch_map(&a.down);
+	step_prefetch_map(&a.head);
+}
+
+/* ---- the head's input ---- */
+
+/* Of one row, for whoever reads hidden states: this warp has nothing else to do by then. */
+template <int DIM> STEP_INLINE void step_hidden(const step_args &a, const uint32_t *regions, uint32_t row)
+{
+	const uint32_t *x = step_residual<DIM>(a, regions, 2 * a.n_layers, row);
+	const uint32_t lane = threadIdx.x % 32, n = a.hidden / 8;
+	float squares = 0;
+
+#pragma unroll 1
+	for (uint32_t i = lane; i < n; i += 32) {
+		const uint4 v = step_get_16(a, x + i * 4, 60);
+
+#pragma unroll
+		for (int j = 0; j < 4; j++)
+			squares += step_low(step_word(v, j)) * step_low(step_word(v, j)) +
+				   step_high(step_word(v, j)) * step_high(step_word(v, j));
+	}
+	step_meet_warp();
+#pragma unroll
+	for (int o = 16; o; o /= 2)
+		squares += step_xor(squares, o);
+	squares = step_rsqrt(squares / a.hidden + a.eps);
+#pragma unroll 1
+	for (uint32_t i = lane; i < n; i += 32) {
+		const uint4 g = step_ldc_16(a.final_norm + i * 8);
+		uint4 v = step_ldx_16(x + i * 4);
+
+#pragma unroll
+		for (int j = 0; j < 4; j++)
+			step_set_word(v, j,
+				step_pack(step_low(step_word(v, j)) * squares * step_low(step_word(g, j)),
+					step_high(step_word(v, j)) * squares * step_high(step_word(g, j))));
+		for (int e = 0; e < 2; e++)
+			if (a.outputs[e])
+				*(uint4 *)(a.outputs[e] + (size_t)row * a.hidden + i * 8) = v;
+	}
+}
+
+/* Whoever wrote lengths, pages and the last token's keys has done so by then. */
+STEP_INLINE void step_feed_inputs(const step_args &a, step_feed &f)
+{
+	step_before_is_done();
+	step_boxes_see_memory();
+	f.len = threadIdx.x % 32 < a.rows ? step_len_of(a, threadIdx.x % 32) : 0;
+}
+
+template <int DIM> STEP_INLINE void step_fetch(const step_args &a, const step_shared &at)
+{
+	const bool one = threadIdx.x % 32 == 0;
+	step_turn turn = {blockIdx.x, gridDim.x, 0};
+	step_feed f = {at, {0, 0}, {0, 0}, 0, step_evict_first(), 0};
+
+	if (one)
+		step_feed_maps(a);
+#pragma unroll 1
+	for (uint32_t i = 0;; i++) {
+		const uint32_t outer = step_outer(a, i);
+		const step_range r = step_share_out(turn, step_n_groups<DIM>(a, outer));
+		step_range units = {}, inner;
+		uint32_t pages = 0;
+
+		if (outer == STEP_QKV)
+			units = step_share_out(turn, step_n_units(a));
+		if (i && step_n_of(units)) /* their numbers come while the weights before are fetched */
+			pages = step_feed_pages(a, step_feed_unit_of(a, f, step_thing(units, 0)), 0);
+		if (one && outer == STEP_QKV && i / 2 + 1 < a.n_layers)
+			step_prefetch_map(&a.kv[i / 2 + 1]);
+		if (one)
+			step_feed_outer(a, f, outer, i / 2, r);
+		step_meet_warp();
+		if (outer == STEP_HEAD)
+			break;
+		if (i == 0) {
+			step_feed_inputs(a, f);
+			if (step_n_of(units))
+				pages = step_feed_pages(a, step_feed_unit_of(a, f, step_thing(units, 0)), 0);
+		}
+		step_feed_attention<DIM>(a, f, i / 2, units, pages);
+		inner = step_share_out(turn, step_n_groups<DIM>(a, step_inner(i)));
+		if (one)
+			step_feed_inner<DIM>(a, f, step_inner(i), i / 2, inner);
+		step_meet_warp();
+	}
+	/* written before the others began, whose arrivals this warp has seen */
+	for (uint32_t row = blockIdx.x; row < a.rows; row += gridDim.x)
+		step_hidden<DIM>(a, a.exchange[step_lds_4(at.number) & 1], row);
+}
+
+#endif
