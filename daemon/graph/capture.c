@@ -104,10 +104,7 @@ int capture_warm_up(struct graph_entry *entry, const struct forward_context *con
 	rc = capture_build(&entry->warm_up, d, stream);
 	if (rc)
 		return rc;
-	rc = forward_model(&entry->warm_up, d, stream);
-	if (rc)
-		return rc;
-	rc = forward_sample(&entry->warm_up, d, capture_dummy_rows(context, d), stream);
+	rc = forward_run(&entry->warm_up, d, capture_dummy_rows(context, d), stream);
 	return rc ? rc : context->device->ops->stream_sync(stream);
 }
 
@@ -119,7 +116,7 @@ static int capture_record_whole(struct graph_entry *entry, struct stream *stream
 
 	if (rc)
 		return rc;
-	rc = forward_run(&entry->capture, &entry->descriptor, stream);
+	rc = forward_run(&entry->capture, &entry->descriptor, entry->descriptor.rows, stream);
 	end = ops->capture_end(stream, &graph);
 	if (rc || end) {
 		if (!end)

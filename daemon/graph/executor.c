@@ -63,7 +63,7 @@ static int executor_run_batch(struct executor *executor, const struct graph_entr
 	if (rc)
 		return rc;
 	if (!entry)
-		return forward_run(forward, &descriptor, stream);
+		return forward_run(forward, &descriptor, descriptor.rows, stream);
 	return full ? executor_run_full(executor, entry, stream)
 		    : executor_run_pieces(executor, entry, batch->n_rows, stream);
 }

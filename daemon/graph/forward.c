@@ -80,15 +80,12 @@ static int forward_target_adjust(
 	});
 }
 
-/* Logits, and of each row a token, or drafts verified. */
-static int forward_target_sample(const struct forward_context *c, const struct model_pass *pass,
+/* Of logits a token for each row, or drafts verified. */
+static int forward_target_choose(const struct forward_context *c, const struct model_pass *pass,
 	struct stream *stream)
 {
-	int rc = model_logits(c->model, stream, pass);
+	int rc = forward_target_adjust(c, pass, stream);
 
-	if (rc)
-		return rc;
-	rc = forward_target_adjust(c, pass, stream);
 	if (rc)
 		return rc;
 	if (c->inputs->limits.max_drafts)
@@ -108,6 +105,14 @@ static int forward_target_sample(const struct forward_context *c, const struct m
 		.inputs = c->inputs->persistent,
 		.sampled = c->inputs->sampled,
 	});
+}
+
+static int forward_target_sample(const struct forward_context *c, const struct model_pass *pass,
+	struct stream *stream)
+{
+	int rc = model_logits(c->model, stream, pass);
+
+	return rc ? rc : forward_target_choose(c, pass, stream);
 }
 
 /* ---- a draft model ---- */
@@ -258,6 +263,7 @@ static struct model_pass forward_pass(
 		.metadata = forward->metadata,
 		.kv_layers = c->kv_layers,
 		.page_tokens = c->page_tokens,
+		.n_pages = kv_cache_config(c->kv)->max_pages,
 		.last_only = c->inputs->last_only,
 		.features = c->features,
 		.attend = forward->attend,
@@ -295,9 +301,29 @@ int forward_logits_of(
 	return model_logits_of(c->model, stream, &pass, first, n);
 }
 
-int forward_run(struct forward *forward, const struct descriptor *descriptor, struct stream *stream)
+/* A target's whole decode at once: -ENOTSUP where there is no such thing. */
+static int forward_decode(struct forward *forward, const struct descriptor *descriptor, struct stream *stream)
 {
-	int rc = forward_model(forward, descriptor, stream);
+	const struct forward_context *c = forward->context;
+	const struct model_pass pass = forward_pass(forward, descriptor, descriptor->rows);
+	int rc;
 
-	return rc ? rc : forward_sample(forward, descriptor, descriptor->rows, stream);
+	if (c->role != FORWARD_TARGET || descriptor->mode != GRAPH_FULL || descriptor->query_len != 1)
+		return -ENOTSUP;
+	rc = forward_check(forward, descriptor);
+	if (rc)
+		return rc;
+	rc = model_decode(c->model, stream, &pass);
+	return rc ? rc : forward_target_choose(c, &pass, stream);
+}
+
+int forward_run(struct forward *forward, const struct descriptor *descriptor, uint32_t n_rows,
+	struct stream *stream)
+{
+	int rc = forward_decode(forward, descriptor, stream);
+
+	if (rc != -ENOTSUP)
+		return rc;
+	rc = forward_model(forward, descriptor, stream);
+	return rc ? rc : forward_sample(forward, descriptor, n_rows, stream);
 }

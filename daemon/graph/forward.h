@@ -84,7 +84,8 @@ int forward_sample(struct forward *forward, const struct descriptor *descriptor,
  * logits. No allocation. */
 int forward_logits_of(
 	const struct forward_context *c, uint32_t first, uint32_t n, struct stream *stream);
-/* Both, for the descriptor's rows. */
-int forward_run(struct forward *forward, const struct descriptor *descriptor, struct stream *stream);
+/* Both; decodes may take another way to the same end (model_decode). */
+int forward_run(struct forward *forward, const struct descriptor *descriptor, uint32_t n_rows,
+	struct stream *stream);
 
 #endif

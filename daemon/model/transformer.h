@@ -50,6 +50,7 @@ struct model_pass {
 	struct attention_metadata *metadata; /* built for this batch */
 	void *const *kv_layers;              /* [n_layers] */
 	uint32_t page_tokens;
+	uint32_t n_pages; /* of the cache's reservation */
 	/* NULL, or a replacement of attention->run, layer by layer. */
 	int (*attend)(void *userdata, const struct attention_args *args);
 	void *attend_userdata;
@@ -64,6 +65,13 @@ int model_forward(const struct model *model, struct stream *stream, const struct
 /* From there to the logits of each row's last token; with max_drafts K, unless last_only, of the
  * 1 + K tokens a row that logit_index names. */
 int model_logits(const struct model *model, struct stream *stream, const struct model_pass *args);
+/* Both, for a decode: n_rows rows of one token each, row r's being token r. In one kernel where the device has
+ * one that is faster; -ENOTSUP where it has not, or the model or the pass needs the layers one by one, and
+ * nothing is queued then. */
+int model_decode(const struct model *model, struct stream *stream, const struct model_pass *args);
+/* The op's arguments; layers[n_layers] are filled, and have to live as long as they. For tests. */
+void model_decode_op(const struct model *model, const struct model_pass *args, struct decode_layer *layers,
+	struct op_decode_step *ret);
 /* The logits of n tokens from `first` on; of `args` inputs and buffers count. */
 int model_logits_of(const struct model *model, struct stream *stream, const struct model_pass *args,
 	uint32_t first, uint32_t n);
