@@ -112,8 +112,8 @@ static void test_step_does_not_run_on_what_was_built_for_another_descriptor(void
 	manual_run(h, rows, 2, NULL, NULL);
 	assert_int_equal(forward_check(replay, four), -ESTALE);
 	manual_poison(h, rows, 2);
-	assert_int_equal(forward_run(replay, four, h->lane), -ESTALE);
-	assert_int_equal(forward_run(eager, four, h->lane), -ESTALE);
+	assert_int_equal(forward_run(replay, four, four->rows, h->lane), -ESTALE);
+	assert_int_equal(forward_run(eager, four, four->rows, h->lane), -ESTALE);
 	assert_int_equal(h->rig.device->ops->stream_sync(h->lane), 0);
 	manual_assert_written(h, NULL, 0, "stale");
 }
