@@ -32,32 +32,59 @@ static bool connection_request_check_key(struct connection *connection, struct M
 		"no valid API key: send the header Authorization: Bearer KEY");
 }
 
-static enum MHD_Result connection_request_on_coding(void *ret, enum MHD_ValueKind kind, const char *name, const char *value)
-{
-	const char **coding = ret;
+/* Which headers say where the body ends. */
+struct framing {
+	unsigned n_codings, n_lengths;
+	const char *coding; /* one other than chunked; NULL: there is none */
+	bool odd;           /* a name is one that a proxy may read as Transfer-Encoding or Content-Length */
+};
 
-	if (strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) != 0 || (value && strcasecmp(value, "chunked") == 0))
-		return MHD_YES;
-	*coding = value ? value : "";
-	return MHD_NO;
+/* libmicrohttpd keeps blanks around a name, and appends to it what is folded behind an empty value. */
+static bool framing_is_odd(const char *name)
+{
+	static const char *const known[] = {MHD_HTTP_HEADER_TRANSFER_ENCODING, MHD_HTTP_HEADER_CONTENT_LENGTH};
+	const size_t n = strlen(name);
+
+	if (n == 0 || strchr(" \t", name[0]) || strchr(" \t", name[n - 1]))
+		return true;
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+		const size_t n_known = strlen(known[i]);
+
+		if (n > n_known && strncasecmp(name, known[i], n_known) == 0)
+			return true;
+	}
+	return false;
 }
 
-/* A transfer coding other than chunked; NULL: there is none. */
-static const char *connection_request_coding(struct MHD_Connection *mhd)
+static enum MHD_Result framing_on_header(void *ret, enum MHD_ValueKind kind, const char *name, const char *value)
 {
-	const char *coding = NULL;
+	struct framing *framing = ret;
 
-	MHD_get_connection_values(mhd, MHD_HEADER_KIND, connection_request_on_coding, &coding);
-	return coding;
+	framing->odd |= framing_is_odd(name);
+	framing->n_lengths += strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0;
+	if (strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0) {
+		framing->n_codings++;
+		if (!value || strcasecmp(value, "chunked") != 0)
+			framing->coding = value ? value : "";
+	}
+	return MHD_YES;
+}
+
+/* May a proxy have found another end of the body? Then what follows is not the next request (RFC 9112, 6.1, 6.3). */
+static bool framing_is_ambiguous(const struct framing *framing, const char *version)
+{
+	return framing->odd || framing->n_codings > 1 || framing->n_lengths > 1 ||
+		(framing->n_codings > 0 &&
+			(framing->n_lengths > 0 || strcmp(version, MHD_HTTP_VERSION_1_1) != 0));
 }
 
 /* What can be refused before the body comes. */
 static bool connection_request_check(struct connection *connection, struct MHD_Connection *mhd,
-	const struct route *route, const char *method, const char *path, struct api_error *error)
+	const struct framing *framing, const char *method, const char *path, struct api_error *error)
 {
 	const uint64_t most = connection->owner->http->options->max_body_bytes;
 	const char *length = connection_request_header(mhd, MHD_HTTP_HEADER_CONTENT_LENGTH);
-	const char *coding = connection_request_coding(mhd);
+	const struct route *route = connection->route;
 
 	if (!connection_request_check_key(connection, mhd, route, error))
 		return false;
@@ -65,9 +92,10 @@ static bool connection_request_check(struct connection *connection, struct MHD_C
 		return api_error_set(error, 404, NULL, NULL, "there is no %.100s", path);
 	if (!connection_request_check_method(route, method, error))
 		return false;
-	if (coding)
+	if (framing->coding)
 		return api_error_set(error, 501, "unsupported", NULL,
-			"the transfer coding '%.100s' is not supported: send the body as it is, or in chunks", coding);
+			"the transfer coding '%.100s' is not supported: send the body as it is, or in chunks",
+			framing->coding);
 	if (length && strtoull(length, NULL, 10) > most)
 		return api_error_set(error, 413, NULL, NULL, "the body has %s bytes: at most %llu are accepted", length,
 			(unsigned long long)most);
@@ -89,13 +117,14 @@ static struct exchange *connection_request_new_exchange(
 	return exchange;
 }
 
-static enum MHD_Result connection_request_queue(struct connection *connection, struct MHD_Connection *mhd)
+static enum MHD_Result connection_request_queue(
+	struct connection *connection, struct MHD_Connection *mhd, bool is_last)
 {
 	struct exchange *exchange = connection->exchange;
 
 	if (!exchange->response || exchange->gone)
 		return MHD_NO;
-	if (connection->owner->draining)
+	if (is_last || connection->owner->draining)
 		MHD_add_response_header(exchange->response, MHD_HTTP_HEADER_CONNECTION, "close");
 	enum MHD_Result result = MHD_queue_response(mhd, exchange->status, exchange->response);
 	MHD_destroy_response(exchange->response);
@@ -111,22 +140,24 @@ static uint64_t connection_request_most_dropped(const struct http_options *optio
 	return 2 * options->max_body_bytes;
 }
 
-/* Is a refusal to be sent before the body? Its client waits for that, or the body is far too long, or has no end that
- * could be found. */
-static bool connection_request_is_hopeless(const struct connection *connection, struct MHD_Connection *mhd)
+/* Is a refusal to be sent before the body? Its client waits for that, or the body is far too long, or its end cannot
+ * be found. */
+static bool connection_request_is_hopeless(
+	const struct connection *connection, struct MHD_Connection *mhd, const struct framing *framing)
 {
 	const char *length = connection_request_header(mhd, MHD_HTTP_HEADER_CONTENT_LENGTH);
 
-	return connection_request_header(mhd, MHD_HTTP_HEADER_EXPECT) || connection_request_coding(mhd) ||
+	return connection_request_header(mhd, MHD_HTTP_HEADER_EXPECT) || framing->coding ||
 		(length && strtoull(length, NULL, 10) > connection_request_most_dropped(connection->owner->http->options));
 }
 
 /* The header is complete. */
 static enum MHD_Result connection_request_begin(struct connection *connection, struct MHD_Connection *mhd,
-	const char *method, const char *path, void **ret_exchange)
+	const char *method, const char *path, const char *version, void **ret_exchange)
 {
 	const char *argument;
 	const struct route *route = routes_find(path, &argument);
+	struct framing framing = {0};
 	struct api_error error = {0};
 
 	assert(!connection->exchange);
@@ -136,12 +167,17 @@ static enum MHD_Result connection_request_begin(struct connection *connection, s
 	*ret_exchange = connection->exchange = exchange;
 	connection->route = route;
 	connection->owner->n_busy++;
-	if (!connection_request_check(connection, mhd, route, method, path, &error))
-		exchange_reply_error(exchange, &error);
+	MHD_get_connection_values(mhd, MHD_HEADER_KIND, framing_on_header, &framing);
+	bool ambiguous = framing_is_ambiguous(&framing, version);
+	if (ambiguous)
+		api_error_set(&error, 400, NULL, NULL, "the length of the body is ambiguous");
+	else if (connection_request_check(connection, mhd, &framing, method, path, &error))
+		return MHD_YES;
+	exchange_reply_error(exchange, &error);
 	if (error.status == 405 && exchange->response)
 		MHD_add_response_header(exchange->response, MHD_HTTP_HEADER_ALLOW, route->method);
-	return error.status != 0 && connection_request_is_hopeless(connection, mhd)
-		? connection_request_queue(connection, mhd) : MHD_YES;
+	return ambiguous || connection_request_is_hopeless(connection, mhd, &framing)
+		? connection_request_queue(connection, mhd, ambiguous) : MHD_YES;
 }
 
 /* Bytes of the body. Those of a request that has been refused are read and dropped, so that its client gets to read
@@ -198,7 +234,7 @@ enum MHD_Result connection_request_on_part(void *userdata, struct MHD_Connection
 		MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
 
 	if (!*exchange)
-		return connection_request_begin(connection, mhd, method, path, exchange);
+		return connection_request_begin(connection, mhd, method, path, version, exchange);
 	assert(*exchange == connection->exchange);
 	if (*n_data > 0) {
 		size_t n = *n_data;
@@ -209,7 +245,7 @@ enum MHD_Result connection_request_on_part(void *userdata, struct MHD_Connection
 	struct exchange *own = connection->exchange;
 	if (own->status == 0 && !own->gone)
 		connection_request_serve(connection);
-	return own->suspended ? MHD_YES : connection_request_queue(connection, mhd);
+	return own->suspended ? MHD_YES : connection_request_queue(connection, mhd, false);
 }
 
 void *connection_request_on_line(void *userdata, const char *uri, struct MHD_Connection *mhd)
