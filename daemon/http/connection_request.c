@@ -78,6 +78,18 @@ static bool framing_is_ambiguous(const struct framing *framing, const char *vers
 			(framing->n_lengths > 0 || strcmp(version, MHD_HTTP_VERSION_1_1) != 0));
 }
 
+static bool framing_refuse_coding(const char *coding, struct api_error *error)
+{
+	size_t n = strlen(coding);
+
+	while (n > 0 && strchr(" \t", coding[n - 1]))
+		n--;
+	return api_error_set(error, 501, "unsupported", NULL,
+		"the transfer coding '%.*s'%s is not supported: send the body with Content-Length or "
+		"Transfer-Encoding: chunked",
+		n < 100 ? (int)n : 100, coding, coding[n] ? " with a blank behind it" : "");
+}
+
 /* What can be refused before the body comes. */
 static bool connection_request_check(struct connection *connection, struct MHD_Connection *mhd,
 	const struct framing *framing, const char *method, const char *path, struct api_error *error)
@@ -93,9 +105,7 @@ static bool connection_request_check(struct connection *connection, struct MHD_C
 	if (!connection_request_check_method(route, method, error))
 		return false;
 	if (framing->coding)
-		return api_error_set(error, 501, "unsupported", NULL,
-			"the transfer coding '%.100s' is not supported: send the body as it is, or in chunks",
-			framing->coding);
+		return framing_refuse_coding(framing->coding, error);
 	if (length && strtoull(length, NULL, 10) > most)
 		return api_error_set(error, 413, NULL, NULL, "the body has %s bytes: at most %llu are accepted", length,
 			(unsigned long long)most);

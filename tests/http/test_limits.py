@@ -246,6 +246,13 @@ def test_several_transfer_codings_are_ambiguous():
         assert_ambiguous(b"Transfer-Encoding: chunked\r\nTransfer-Encoding: " + second)
 
 
+def test_transfer_coding_with_a_blank_behind_it_is_refused_as_such():
+    reply, body = talk(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked \r\n\r\n" +
+                       CHUNKED).split(b"\r\n\r\n", 1)
+    assert reply.startswith(b"HTTP/1.1 501") and b"connection: close" in reply.lower(), reply
+    assert "'chunked' with a blank behind it is not supported" in json.loads(body)["error"]["message"], body
+
+
 def test_client_of_http_1_0_gets_a_stream_that_ends_with_the_connection():
     body = json.dumps({"prompt": "count 97 3\n", "temperature": 0, "stream": True})
     reply = talk(f"POST /v1/completions HTTP/1.0\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
