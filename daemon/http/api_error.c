@@ -81,8 +81,7 @@ bool api_error_set_status(struct api_error *ret, int status, const char *text)
 	assert(status < 0);
 	/* What mimeod says names a field that the client did not send. */
 	if (status == MIMEO_E_DEADLINE)
-		text = "the request did not end in the time that this server allows (--request-seconds): a lower "
-		       "max_tokens may help";
+		text = "the request did not end in the time that this server allows (--request-seconds)";
 	for (size_t i = 0; i < sizeof(of_status) / sizeof(of_status[0]); i++) {
 		if (of_status[i].status == status)
 			found = of_status[i];

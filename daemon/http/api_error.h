@@ -19,7 +19,8 @@ struct api_error {
 /* Fill it in and return false, so that a parser can `return api_error_set(...)`. param may be NULL. */
 bool api_error_set(struct api_error *ret, unsigned status, const char *code, const char *param,
 	const char *format, ...) __attribute__((format(printf, 5, 6)));
-/* The error for a negative enum mimeo_status; `text` says more and may be empty. */
+/* The error for a negative enum mimeo_status; `text` says more and may be empty. MIMEO_E_DEADLINE has a text of its
+ * own. */
 bool api_error_set_status(struct api_error *ret, int status, const char *text);
 /* {"error": {...}}; NULL if there is no memory. */
 json_t *api_error_json(const struct api_error *error);

@@ -161,6 +161,9 @@ static void generation_fail(struct generation *generation, int status, const cha
 	if (!exchange)
 		return;
 	api_error_set_status(&error, status, text);
+	if (status == MIMEO_E_DEADLINE)
+		snprintf(error.message + strlen(error.message), sizeof(error.message) - strlen(error.message), "%s",
+			": a lower max_tokens may help");
 	if (generation->started)
 		generation_reply_stream_error(exchange, &error);
 	else

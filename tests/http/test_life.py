@@ -261,7 +261,7 @@ def test_request_takes_no_longer_than_the_limit():
             own.daemon.release()
             reply = rig.Reply(waiting.getresponse())
             assert reply.status == 504 and reply.error()["code"] == "timeout", reply.body
-            assert "--request-seconds" in reply.error()["message"], reply.body
+            assert reply.error()["message"].endswith("(--request-seconds): a lower max_tokens may help"), reply.body
 
 
 def test_whole_reply_at_the_limit_has_the_tokens_so_far():
@@ -292,6 +292,19 @@ def test_stream_at_the_limit_ends_with_an_error():
         own.daemon.release()
         *_, last = rig.Reply(waiting.getresponse()).events()
         assert last["error"]["code"] == "timeout", last
+
+
+def test_embedding_that_takes_too_long_has_no_hint_about_tokens():
+    with rig.Rig(["--request-seconds", "1"]) as own:
+        own.daemon.hold()
+        waiting = begin(own)
+        own.daemon.await_metric("mimeo_requests_running", 1)
+        embedding = begin(own, "/v1/embeddings", {"input": "x"})
+        time.sleep(1.2)
+        own.daemon.release()
+        reply = rig.Reply(embedding.getresponse())
+        assert reply.status == 504 and reply.error()["code"] == "timeout", reply.body
+        assert reply.error()["message"].endswith("(--request-seconds)"), reply.body
 
 
 def test_unix_socket_has_the_mode_that_is_asked_for():
