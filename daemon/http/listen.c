@@ -47,6 +47,12 @@ static int listen_fail(const struct listen_text *message, int rc, const char *fo
 	return rc;
 }
 
+/* For a system call that failed. -errno, but -EINVAL is for addresses that are wrong. */
+static int listen_fail_call(const struct listen_text *message, int error, const char *kind, const char *name)
+{
+	return listen_fail(message, error == EINVAL ? -EIO : -error, "%s%s: %s", kind, name, strerror(error));
+}
+
 static bool listen_is_loopback(const union listen_address *address)
 {
 	if (address->any.sa_family == AF_INET)
@@ -114,12 +120,13 @@ static int listen_add_unix(struct listen_sockets *sockets, const char *path, mod
 			path, sizeof(address.sun_path) - 1);
 	strcpy(address.sun_path, path);
 	int rc = listen_clear(&address);
+	if (rc == -ENOTSOCK)
+		return listen_fail(message, rc, "unix:%s: there is a file that is no socket", path);
 	if (rc < 0)
-		return listen_fail(message, rc, "unix:%s: %s", path,
-			rc == -ENOTSOCK ? "there is a file that is no socket" : strerror(-rc));
+		return listen_fail_call(message, -rc, "unix:", path);
 	CLEANUP(cleanup_close) int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
-		return listen_fail(message, -errno, "unix:%s: %s", path, strerror(errno));
+		return listen_fail_call(message, errno, "unix:", path);
 	/* Before anybody can connect. */
 	mode_t mask = umask(0777);
 	rc = bind(fd, (const struct sockaddr *)&address, sizeof(address)) < 0 ? -errno : 0;
@@ -129,7 +136,7 @@ static int listen_add_unix(struct listen_sockets *sockets, const char *path, mod
 		unlink(path);
 	}
 	if (rc < 0)
-		return listen_fail(message, rc, "unix:%s: %s", path, strerror(-rc));
+		return listen_fail_call(message, -rc, "unix:", path);
 	listen_keep(sockets, STEAL_FD(fd), true, path);
 	return 0;
 }
@@ -178,7 +185,7 @@ static int listen_add_tcp(
 	const int on = 1;
 	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
 		bind(fd, &address.any, length) < 0 || listen(fd, LISTEN_BACKLOG) < 0)
-		return listen_fail(message, -errno, "%s: %s", text, strerror(errno));
+		return listen_fail_call(message, errno, "", text);
 	listen_keep(sockets, STEAL_FD(fd), false, "");
 	return 0;
 }

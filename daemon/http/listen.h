@@ -24,9 +24,10 @@ struct listen_sockets {
 };
 
 /* Listen on `address`: unix:PATH (made with that mode; a socket without a listener is replaced), or
- * ADDRESS:PORT with a loopback address (port 0: any). 0, or -errno with a sentence in message[size]. */
+ * ADDRESS:PORT with a loopback address (port 0: any). 0, or -errno with a sentence in message[size]: -EINVAL: the
+ * address is wrong; -E2BIG: there are LISTEN_MAX sockets. */
 int listen_add(struct listen_sockets *sockets, const char *address, mode_t mode, char *message, size_t size);
-/* Take those that a service manager passes (sd_listen_fds). As above. */
+/* Take those that a service manager passes (sd_listen_fds). 0, or -errno with a sentence in message[size]. */
 int listen_add_passed(struct listen_sockets *sockets, char *message, size_t size);
 bool listen_has_tcp(const struct listen_sockets *sockets);
 /* Close all, and remove the Unix sockets that were made here. */

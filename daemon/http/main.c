@@ -20,7 +20,7 @@ static int main_listen(const struct http_options *options, struct listen_sockets
 		int rc = listen_add(sockets, options->listen[i], options->socket_mode, message, sizeof(message));
 		if (rc < 0) {
 			log_error("%s", message);
-			return rc == -EINVAL ? HTTP_USAGE : HTTP_FAILED;
+			return rc == -EINVAL || rc == -E2BIG ? HTTP_USAGE : HTTP_FAILED;
 		}
 	}
 	if (sockets->n == 0) {

@@ -340,5 +340,20 @@ def test_sockets_of_a_service_manager_are_served():
         assert os.path.exists(path)
 
 
+def test_addresses_beyond_the_sockets_of_a_service_manager_exit_with_2():
+    with rig.Rig(start=False) as own, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(own.folder / "passed.sock"))
+        listener.listen(8)
+        listed = " ".join(f"--listen unix:{own.folder}/{i}.sock" for i in range(8))
+        program = f"LISTEN_FDS=1 LISTEN_PID=$$ exec {rig.PROGRAM} --socket {own.daemon.socket} {listed}"
+        rig.Process.start(own.server, ["sh", "-c", program], preexec=lambda: os.dup2(listener.fileno(), 3),
+                          pass_fds=(3, listener.fileno()))
+        rig.eventually(lambda: "listening" in own.server.log() or own.server.process.poll() is not None, "it runs")
+        if "listening" in own.server.log():
+            print("# skipped: sockets of a service manager: this build has no libsystemd")
+            return
+        assert own.server.wait() == 2 and "more than 8 sockets" in own.server.log(), own.server.log()
+
+
 if __name__ == "__main__":
     rig.run(sys.modules[__name__], with_shared=False)
