@@ -9,6 +9,7 @@ import select
 import socket
 import subprocess
 import sys
+import traceback
 
 import rig
 
@@ -40,19 +41,22 @@ class ClassRig(rig.Rig):
     def client(self, uid, gid=65534, groups=()):
         """A connection that was made by another user: its credentials are those of connect(2)."""
         ours, theirs = socket.socketpair()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                os.setgroups(groups)
-                os.setgid(gid)
-                os.setuid(uid)
-                sock = self.server.raw()
-                socket.send_fds(theirs, [b"x"], [sock.fileno()])
-            finally:
-                os._exit(0)
-        theirs.close()
-        os.waitpid(pid, 0)
-        _, (fd,), _, _ = socket.recv_fds(ours, 1, 1)
+        with ours, theirs:
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    os.setgroups(groups)
+                    os.setgid(gid)
+                    os.setuid(uid)
+                    sock = self.server.raw()
+                    socket.send_fds(theirs, [b"x"], [sock.fileno()])
+                    os._exit(0)
+                except BaseException:
+                    traceback.print_exc()
+                    os._exit(1)
+            _, status = os.waitpid(pid, 0)
+            assert status == 0, (uid, gid, groups, status)
+            _, (fd,), _, _ = socket.recv_fds(ours, 1, 1)
         connection = self.server.connection()
         connection.sock = socket.socket(fileno=fd)
         connection.sock.settimeout(rig.PATIENCE)
