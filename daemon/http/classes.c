@@ -12,6 +12,7 @@
 
 #include "daemon/config/account.h"
 #include "daemon/config/class_text.h"
+#include "daemon/output/log.h"
 #include "ipc/cleanup.h"
 
 struct classes_message {
@@ -85,26 +86,51 @@ bool classes_parse(struct classes *classes, const char *list, char *message, siz
 
 /* ---- clients ---- */
 
-/* The supplementary groups, which are the caller's to free. 0: there are none, or they cannot be read. */
-static size_t classes_read_groups(int fd, gid_t **ret)
+/* The supplementary groups, which are the caller's to free: 0 or -errno. */
+static int classes_read_groups(int fd, gid_t **ret, size_t *ret_n)
 {
 	socklen_t bytes = 0;
 
 	/* With too little space the call says how much it takes. */
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, NULL, &bytes) == 0 || errno != ERANGE)
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, NULL, &bytes) == 0)
 		return 0;
+	if (errno != ERANGE)
+		return -errno;
 	CLEANUP(cleanup_free) gid_t *groups = malloc(bytes);
-	if (!groups || getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &bytes) < 0)
-		return 0;
+	if (!groups)
+		return -ENOMEM;
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &bytes) < 0)
+		return -errno;
 	*ret = STEAL(groups);
-	return bytes / sizeof(**ret);
+	*ret_n = bytes / sizeof(**ret);
+	return 0;
+}
+
+static void classes_complain(const char *what, int error)
+{
+	static struct log_limit limit = LOG_LIMIT(1);
+
+	log_limited(&limit, LOG_LEVEL_WARN, "the %s of a client cannot be read: %s: it may not get its class", what,
+		strerror(error));
+}
+
+static bool classes_have_groups(const struct classes *classes)
+{
+	for (uint32_t i = 0; i < classes->n; i++) {
+		if (classes->entries[i].group)
+			return true;
+	}
+	return false;
 }
 
 static const struct class_entry *classes_find_group(const struct classes *classes, int fd, gid_t primary)
 {
 	CLEANUP(cleanup_free) gid_t *groups = NULL;
-	size_t n = classes_read_groups(fd, &groups);
+	size_t n = 0;
 
+	int rc = classes_read_groups(fd, &groups, &n);
+	if (rc < 0)
+		classes_complain("groups", -rc);
 	for (uint32_t i = 0; i < classes->n; i++) {
 		const struct class_entry *entry = &classes->entries[i];
 
@@ -125,10 +151,14 @@ uint32_t classes_of_peer(const struct classes *classes, int fd)
 	struct ucred peer;
 	socklen_t length = sizeof(peer);
 
-	if (classes->n == 0 || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0)
+	if (classes->n == 0)
 		return MIMEO_CLASS_NORMAL;
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0) {
+		classes_complain("user", errno);
+		return MIMEO_CLASS_NORMAL;
+	}
 	const struct class_entry *entry = classes_find(classes, false, peer.uid);
-	if (!entry)
+	if (!entry && classes_have_groups(classes))
 		entry = classes_find_group(classes, fd, peer.gid);
 	return entry ? entry->request_class : MIMEO_CLASS_NORMAL;
 }

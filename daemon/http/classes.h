@@ -26,7 +26,8 @@ struct classes {
  * wrong with which entry. */
 bool classes_parse(struct classes *classes, const char *list, char *message, size_t size);
 /* For the client of a connected Unix socket, as it was when it connected: its user's entry, else the first one of a
- * group that it is in, else MIMEO_CLASS_NORMAL. */
+ * group that it is in, else MIMEO_CLASS_NORMAL. If its user cannot be read it is MIMEO_CLASS_NORMAL, if its groups
+ * cannot, its primary group alone counts: either may be more than its class, and is logged as a warning. */
 uint32_t classes_of_peer(const struct classes *classes, int fd);
 
 #endif

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """--classes: users and groups whose requests over the Unix socket have a class, seen by what mimeod starts first."""
+import ctypes
+import errno
 import grp
 import json
 import os
 import pwd
 import select
 import socket
+import struct
 import subprocess
 import sys
 import traceback
@@ -16,6 +19,7 @@ import rig
 USER, GROUP, OTHER_GROUP = 12345, 1, 2  # the user needs no entry in /etc/passwd
 LONG = {"prompt": "count 97 3\n", "ignore_eos": True, "max_tokens": 1000}
 SHORT = {**LONG, "max_tokens": 5}
+GETSOCKOPT = {"x86_64": 55, "aarch64": 209}
 HEADERS = {"Authorization": f"Bearer {rig.KEY}"}
 
 
@@ -151,6 +155,47 @@ def test_user_is_found_by_name_and_without_an_entry_is_normal():
         assert not own.overtakes(own.client(USER))
     with ClassRig(None) as own:
         assert not own.overtakes(own.client(USER))
+
+
+def refuse_getsockopt(option, error):
+    """From now on getsockopt(2) fails with this error for this option of SOL_SOCKET: seccomp(2)."""
+    number = GETSOCKOPT[os.uname().machine]
+    load, equal, ret = 0x20, 0x15, 0x06  # of 32 bits
+    program = b"".join(struct.pack("HBBI", *step) for step in (
+        (load, 0, 0, 0), (equal, 0, 5, number),
+        (load, 0, 0, 16 + 8), (equal, 0, 3, socket.SOL_SOCKET),
+        (load, 0, 0, 16 + 16), (equal, 0, 1, option),
+        (ret, 0, 0, 0x00050000 | error),  # SECCOMP_RET_ERRNO
+        (ret, 0, 0, 0x7fff0000)))         # SECCOMP_RET_ALLOW
+    buffer = ctypes.create_string_buffer(program)
+    header = struct.pack("HP", len(program) // 8, ctypes.addressof(buffer))
+    libc = ctypes.CDLL(None, use_errno=True)
+    # PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP with SECCOMP_MODE_FILTER
+    if libc.prctl(38, 1, 0, 0, 0) != 0 or libc.prctl(22, 2, header) != 0:
+        raise OSError(ctypes.get_errno(), "seccomp")
+
+
+def test_look_up_of_a_client_that_fails_is_logged():
+    if os.uname().machine not in GETSOCKOPT:
+        print("# skipped: failing look-ups: the number of getsockopt is not known on this machine")
+        return
+    peercred, peergroups = 17, 59
+    for option, error, text in ((peercred, errno.EPERM, "the user of a client cannot be read"),
+                                (peergroups, errno.ENOPROTOOPT, "the groups of a client cannot be read")):
+        with rig.Rig(["--classes", f"@{OTHER_GROUP}:batch"], start=False) as own:
+            own.daemon.start()
+            own.server.start(preexec=lambda: refuse_getsockopt(option, error))
+            assert own.server.complete(max_tokens=5).status == 200
+            assert f"{text}: {os.strerror(error)}" in own.server.log(), own.server.log()
+    # Groups that no entry names are not looked up.
+    with rig.Rig(["--classes", f"{USER}:batch"], start=False) as own:
+        own.daemon.start()
+        own.server.start(preexec=lambda: refuse_getsockopt(peergroups, errno.ENOPROTOOPT))
+        assert own.server.complete(max_tokens=5).status == 200
+        assert "cannot be read" not in own.server.log(), own.server.log()
+    with rig.Rig(["--classes", f"@{OTHER_GROUP}:batch"]) as own:
+        assert own.server.complete(max_tokens=5).status == 200
+        assert "cannot be read" not in own.server.log(), own.server.log()
 
 
 def test_tcp_is_normal():
