@@ -4,9 +4,9 @@
 
 	MIMEO_BUILD=build-test python3 tests/http/load.py [--model FOLDER] [--connections 64] [--seconds 60]
 
-Each connection asks for completions of different lengths one after another. The library has as many requests in flight from one process.
-Whole replies and streams are measured in turns with it, because a machine's speed changes. The client needs a core of its
-own beside mimeod and mimeo-http: where it has none, its CPU time is lost to the model.
+Each connection asks for completions of different lengths one after another. The library has as many requests in flight
+from one process. Whole replies and streams are measured in turns with it, because a machine's speed changes. The client
+needs a core of its own beside mimeod and mimeo-http: where it has none, its CPU time is lost to the model.
 """
 import argparse
 import itertools
@@ -22,13 +22,17 @@ import rig
 PROMPT = "count 97 12\n"
 
 
+def request_of(length, stream):
+    body = json.dumps({"prompt": PROMPT, "max_tokens": length, "ignore_eos": True, "temperature": 0,
+                       "stream": stream})
+    return f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
 def requests_of(arguments, stream):
-    """Requests without end; lengths as in sdk_load.c."""
-    for i in itertools.count():
-        most = arguments.max_tokens
-        length = most // 2 + 1 + i * 7919 % ((most + 1) // 2)
-        body = json.dumps({"prompt": PROMPT, "max_tokens": length, "ignore_eos": True, "temperature": 0, "stream": stream})
-        yield (f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}").encode()
+    """Requests without end, made beforehand; lengths as in sdk_load.c."""
+    n = (arguments.max_tokens + 1) // 2
+    made = [request_of(arguments.max_tokens // 2 + 1 + i, stream) for i in range(n)]
+    return (made[i * 7919 % n] for i in itertools.count())
 
 
 class Connection:
@@ -91,6 +95,8 @@ def main():
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--turns", type=int, default=1)
     arguments = parser.parse_args()
+    if arguments.max_tokens < 1:
+        parser.error("--max-tokens must be at least 1")
     options = ["--capture-sizes", "1,2,4,8,16,32,64", "--kv-pages", "4096", "--max-requests", "64"]
     with rig.Rig(daemon_options=options, model=arguments.model) as own:
         for _ in range(arguments.turns):

@@ -50,6 +50,8 @@ int main(int argc, char **argv)
 
 	if (argc < 6)
 		errx(2, "usage: sdk_load SOCKET REQUESTS SECONDS MAX_TOKENS ID...");
+	if (atoi(argv[4]) < 1)
+		errx(2, "MAX_TOKENS must be at least 1");
 	config.socket_path = argv[1];
 	config.entries = 256;
 	config.arena_bytes = 64u << 20;
