@@ -37,7 +37,8 @@ def test_daemon_that_does_not_answer_may_be_loading():
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(folder + "/m.sock")
         listener.listen()
-        assert "may be loading its models" in run("--socket", folder + "/m.sock", "--timeout", "0.3", "--prompt", "x", status=1)
+        message = run("--socket", folder + "/m.sock", "--timeout", "0.3", "--prompt", "x", status=1)
+        assert "may be loading its models" in message, message
 
 
 def test_prompt_comes_from_a_pipe_without_its_last_newline():
