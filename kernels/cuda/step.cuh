@@ -101,22 +101,7 @@ struct step_args {
 	uint32_t n_stages;
 	uint32_t in_flight, in_flight_full; /* the latter while less than half of the ring is empty */
 	float eps, scale_log2;
-#ifdef MIMEO_STEP_BENCH
-	uint32_t mode;
-	unsigned long long *stamps;
-#endif
 };
-
-/* ---- what a bench leaves out ---- */
-
-enum { STEP_NO_WAIT = 1, STEP_NO_MATH = 2, STEP_NO_FINISH = 4, STEP_NO_FETCH = 8, STEP_GATE = 16,
-	STEP_STAMPS = 32, STEP_NO_GATE = 64 };
-
-#ifdef MIMEO_STEP_BENCH
-#define STEP_MODE(a, bits) ((a).mode & (bits))
-#else
-#define STEP_MODE(a, bits) 0
-#endif
 
 /* ---- the regions ---- */
 

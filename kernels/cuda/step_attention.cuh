@@ -149,7 +149,7 @@ STEP_INLINE void step_unit_pages(const step_args &a, step_worker &k, const step_
 		const uint32_t page = p + k.warp % PAGES, first = (u.page + page) * STEP_PAGE;
 
 		step_wait(k.at.full + k.stage.index * 8, k.stage.parity, 5);
-		if (turn == k.warp / PAGES && page < u.n_pages && !STEP_MODE(a, STEP_NO_MATH))
+		if (turn == k.warp / PAGES && page < u.n_pages)
 			step_page<DIM>(a, k, q, k.at.ring + k.stage.index * STEP_STAGE + k.warp % PAGES * BYTES,
 				u.history - first < STEP_PAGE ? u.history - first : STEP_PAGE, share);
 		step_meet_warp();
@@ -183,7 +183,6 @@ STEP_INLINE void step_attend(const step_args &a, step_worker &k, uint32_t *regio
 	if (a.q_norm.data)
 		step_head_norm<DIM>(a, k, q, a.q_norm.data + layer * a.q_norm.stride);
 	step_head_turn<DIM>(q, by);
-	step_stamp(a, layer * 2, 1, 1);
 	if (own)
 		step_newest<DIM>(a, k, u, layer, q, by, key, value);
 	step_unit_pages<DIM>(a, k, u, q, share);

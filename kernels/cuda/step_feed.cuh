@@ -70,7 +70,7 @@ STEP_INLINE uint32_t step_feed_begin(const step_args &a, step_feed &f, uint32_t 
 		step_next(f.landed, a.n_stages);
 	}
 	f.n_in_flight++;
-	step_expect(barrier, STEP_MODE(a, STEP_NO_FETCH) ? 0 : bytes);
+	step_expect(barrier, bytes);
 	return barrier;
 }
 
@@ -80,10 +80,8 @@ STEP_INLINE void step_feed_stage(const step_args &a, step_feed &f, const step_bo
 	const uint32_t to = f.at.ring + f.to.index * STEP_STAGE;
 	const uint32_t barrier = step_feed_begin(a, f, STEP_STAGE);
 
-	if (!STEP_MODE(a, STEP_NO_FETCH)) {
-		step_box_4(to, b.map, barrier, f.policy, 0, b.group[0], b.row[0], b.layer);
-		step_box_4(to + STEP_STAGE / 2, b.map, barrier, f.policy, 0, b.group[1], b.row[1], b.layer);
-	}
+	step_box_4(to, b.map, barrier, f.policy, 0, b.group[0], b.row[0], b.layer);
+	step_box_4(to + STEP_STAGE / 2, b.map, barrier, f.policy, 0, b.group[1], b.row[1], b.layer);
 	step_next(f.to, a.n_stages);
 }
 
@@ -167,7 +165,7 @@ STEP_INLINE void step_feed_unit(
 		for (uint32_t i = 0; i < n; i++) {
 			const uint32_t page = step_of_lane(pages, (p + i) % 32);
 
-			if (lane == 0 && !STEP_MODE(a, STEP_NO_FETCH))
+			if (lane == 0)
 				for (uint32_t g = 0; g < GROUPS; g++)
 					step_box_4(f.at.ring + f.to.index * STEP_STAGE + (i * GROUPS + g) * BOX,
 						&a.kv[layer], barrier, f.policy, 0, u.head * GROUPS + g, 0,
@@ -218,7 +216,7 @@ template <int DIM> STEP_INLINE void step_hidden(const step_args &a, const uint32
 
 #pragma unroll 1
 	for (uint32_t i = lane; i < n; i += 32) {
-		const uint4 v = step_get_16(a, x + i * 4, 60);
+		const uint4 v = step_get_16(x + i * 4, 60);
 
 #pragma unroll
 		for (int j = 0; j < 4; j++)

@@ -203,7 +203,7 @@ STEP_INLINE void step_finish_inner(const step_args &a, step_finisher &f, uint32_
 		for (int e = 0; e < 2; e++) {
 			const uint32_t *from = step_residual<DIM>(a, regions, i, (column + e) % a.rows) + at;
 
-			residual[e] = i ? step_get(a, from, 50) : step_ldx_4(from);
+			residual[e] = i ? step_get(from, 50) : step_ldx_4(from);
 		}
 		step_take(f, v);
 		if (i % 2 == 0)
@@ -238,8 +238,6 @@ STEP_INLINE void step_finish(const step_args &a, const step_shared &at, uint32_t
 	step_finisher f = {at, lane, lane / 2, lane % 2, threadIdx.x / 32 - STEP_FINISHER, 0, {0, 0}};
 	step_turn turn = {blockIdx.x, gridDim.x, 0};
 
-	if (STEP_MODE(a, STEP_NO_FINISH))
-		return;
 #pragma unroll 1
 	for (uint32_t i = 0;; i++) {
 		const uint32_t outer = step_outer(a, i);

@@ -82,7 +82,7 @@ STEP_INLINE void step_head_ensure(const step_args &a, const step_worker &k, step
 #pragma unroll
 	for (int i = 0; i < DIM / 32; i++)
 		if (!step_is_whole(head.v[i / 2][i % 2]))
-			head.v[i / 2][i % 2] = step_get_16(a, p + i * 16 + k.q * 4, 40);
+			head.v[i / 2][i % 2] = step_get_16(p + i * 16 + k.q * 4, 40);
 	step_meet_warp();
 }
 

@@ -23,21 +23,14 @@ STEP_INLINE void step_work(const step_args &a, const step_shared &at, uint32_t s
 		const uint32_t outer = step_outer(a, i), layer = i / 2;
 		uint32_t *region = regions + (size_t)layer * words;
 
-		if (outer != STEP_HEAD)
-			step_stamp(a, i, 0, 0);
 		step_outer_product<N, DIM, ONE>(a, k, x, regions, i,
 			step_share_out(turn, step_n_groups<DIM>(a, outer)));
 		if (outer == STEP_HEAD)
 			return;
-		step_stamp(a, i, 0, 2);
-		step_stamp(a, i, 1, 0);
 		if (outer == STEP_QKV)
 			step_attention<DIM>(a, k, region, layer, step_share_out(turn, step_n_units(a)));
-		step_stamp(a, i, 1, 2);
-		step_stamp(a, i, 2, 0);
 		step_inner_product<N, DIM, ONE>(a, k, x, region, i,
 			step_share_out(turn, step_n_groups<DIM>(a, step_inner(i))));
-		step_stamp(a, i, 2, 2);
 	}
 }
 

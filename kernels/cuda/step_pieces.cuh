@@ -28,7 +28,7 @@ STEP_INLINE void step_lse_load(const step_args &a, const step_worker &k, step_ls
 			const bool there = (uint32_t)s < n && (uint32_t)i < a.serial;
 
 			if (again)
-				l.v[s][i] = there && l.v[s][i] == STEP_EMPTY ? step_get(a, word, 20) : l.v[s][i];
+				l.v[s][i] = there && l.v[s][i] == STEP_EMPTY ? step_get(word, 20) : l.v[s][i];
 			else
 				l.v[s][i] = there ? step_ldx_4(word) : step_bits(-INFINITY);
 		}

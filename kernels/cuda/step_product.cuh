@@ -57,20 +57,18 @@ STEP_INLINE void step_stage_done(const step_args &a, step_worker &k)
 STEP_INLINE void step_multiply_stage(
 	const step_args &a, step_worker &k, const uint4 (&x)[2], step_chains &sums)
 {
-	step_wait(k.at.full + k.stage.index * 8, k.stage.parity, 3);
-	if (!STEP_MODE(a, STEP_NO_MATH)) {
-		uint4 u[2], v[2];
+	uint4 u[2], v[2];
 
-		step_box_load(k, 0, u);
-		step_box_load(k, 1, v);
+	step_wait(k.at.full + k.stage.index * 8, k.stage.parity, 3);
+	step_box_load(k, 0, u);
+	step_box_load(k, 1, v);
 #pragma unroll
-		for (int h = 0; h < 2; h++)
+	for (int h = 0; h < 2; h++)
 #pragma unroll
-			for (int j = 0; j < 4; j += 2)
-				step_mma(sums.c[h], step_word(u[h], j), step_word(v[h], j),
-					step_word(u[h], j + 1), step_word(v[h], j + 1),
-					step_word(x[h], j), step_word(x[h], j + 1));
-	}
+		for (int j = 0; j < 4; j += 2)
+			step_mma(sums.c[h], step_word(u[h], j), step_word(v[h], j),
+				step_word(u[h], j + 1), step_word(v[h], j + 1),
+				step_word(x[h], j), step_word(x[h], j + 1));
 	step_stage_done(a, k);
 }
 
@@ -78,22 +76,20 @@ STEP_INLINE void step_multiply_stage(
 STEP_INLINE void step_multiply_half(
 	const step_args &a, step_worker &k, const uint4 (&x)[2], const uint4 (&y)[2], step_chains &sums)
 {
-	step_wait(k.at.full + k.stage.index * 8, k.stage.parity, 3);
-	if (!STEP_MODE(a, STEP_NO_MATH)) {
-		uint4 u[2], v[2];
+	uint4 u[2], v[2];
 
-		step_box_load(k, 0, u);
-		step_box_load(k, 1, v);
+	step_wait(k.at.full + k.stage.index * 8, k.stage.parity, 3);
+	step_box_load(k, 0, u);
+	step_box_load(k, 1, v);
 #pragma unroll
-		for (int h = 0; h < 2; h++)
+	for (int h = 0; h < 2; h++)
 #pragma unroll
-			for (int j = 0; j < 4; j += 2) {
-				step_mma(sums.c[0], step_word(u[h], j), 0, step_word(u[h], j + 1), 0,
-					step_word(x[h], j), step_word(x[h], j + 1));
-				step_mma(sums.c[1], step_word(v[h], j), 0, step_word(v[h], j + 1), 0,
-					step_word(y[h], j), step_word(y[h], j + 1));
-			}
-	}
+		for (int j = 0; j < 4; j += 2) {
+			step_mma(sums.c[0], step_word(u[h], j), 0, step_word(u[h], j + 1), 0,
+				step_word(x[h], j), step_word(x[h], j + 1));
+			step_mma(sums.c[1], step_word(v[h], j), 0, step_word(v[h], j + 1), 0,
+				step_word(y[h], j), step_word(y[h], j + 1));
+		}
 	step_stage_done(a, k);
 }
 
@@ -127,8 +123,6 @@ STEP_INLINE void step_leave(const step_args &a, step_worker &k, const step_sums 
 {
 	const uint32_t to = k.at.sums + k.sums.index * STEP_SUM_BYTES + k.warp * 512 + k.r8 * 32 + k.q * 8;
 
-	if (STEP_MODE(a, STEP_NO_FINISH))
-		return;
 	step_wait(k.at.sums_empty + k.sums.index * 8, k.sums.parity ^ 1, 4);
 	step_sts_8f(to, sums.c[0], sums.c[1]);
 	step_sts_8f(to + 256, sums.c[2], sums.c[3]);
@@ -150,7 +144,6 @@ STEP_INLINE void step_outer_product(const step_args &a, step_worker &k, step_x<N
 	if (step_n_of(r) == 0)
 		return;
 	step_x_norm<N, ONE>(a, k, x, step_residual<DIM>(a, regions, i, k.r8 % a.rows), weight, i % 2, i > 0);
-	step_stamp(a, i, 0, 1);
 #pragma unroll 1
 	for (uint32_t j = 0; j < step_n_tiles(product, r); j++)
 		step_leave(a, k, step_multiply(a, k, x, a.hidden / STEP_COLS, step_tile_at(product, r, j).half));
@@ -203,8 +196,6 @@ STEP_INLINE void step_inner_product(const step_args &a, step_worker &k, step_x<N
 		} else {
 			step_x_merge<N, DIM>(a, k, x, region, r, c, here);
 		}
-		if (c == 0)
-			step_stamp(a, i, 2, 1);
 		step_own_tiles(a, k, x, here, mine, own);
 	}
 #pragma unroll

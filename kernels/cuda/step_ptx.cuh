@@ -342,11 +342,6 @@ STEP_INLINE uint64_t step_now_ns(void)
 	return ns;
 }
 
-STEP_INLINE uint64_t step_clock(void)
-{
-	return clock64();
-}
-
 STEP_INLINE void step_relax(uint32_t where)
 {
 }

@@ -46,25 +46,25 @@ STEP_INLINE void step_put(uint32_t *p, uint32_t word)
 	step_stx_4(p, word == STEP_EMPTY ? 0x7fff7fffu : word);
 }
 
-STEP_INLINE uint32_t step_get(const step_args &a, const uint32_t *p, uint32_t where)
+STEP_INLINE uint32_t step_get(const uint32_t *p, uint32_t where)
 {
 	uint32_t v = step_ldx_4(p), n = 0;
 	uint64_t since = 0;
 
-	while (!STEP_MODE(a, STEP_NO_WAIT) && v == STEP_EMPTY) {
+	while (v == STEP_EMPTY) {
 		step_spin(n, since, where);
 		v = step_ldx_4(p);
 	}
 	return v;
 }
 
-STEP_INLINE uint4 step_get_16(const step_args &a, const uint32_t *p, uint32_t where)
+STEP_INLINE uint4 step_get_16(const uint32_t *p, uint32_t where)
 {
 	uint4 v = step_ldx_16(p);
 	uint64_t since = 0;
 	uint32_t n = 0;
 
-	while (!STEP_MODE(a, STEP_NO_WAIT) && !step_is_whole(v)) {
+	while (!step_is_whole(v)) {
 		step_spin(n, since, where);
 		v = step_ldx_16(p);
 	}
@@ -115,15 +115,5 @@ STEP_INLINE const uint32_t *step_residual(const step_args &a, const uint32_t *re
 	id = a.ids[row] < 0 ? 0 : (uint32_t)a.ids[row];
 	return (const uint32_t *)(a.embedding + (size_t)(id < a.vocab ? id : a.vocab - 1) * a.hidden);
 }
-
-#ifdef MIMEO_STEP_BENCH
-STEP_INLINE void step_stamp(const step_args &a, uint32_t i, uint32_t phase, uint32_t what)
-{
-	if (STEP_MODE(a, STEP_STAMPS) && threadIdx.x == 0)
-		a.stamps[(((size_t)blockIdx.x * 2 * a.n_layers + i) * 3 + phase) * 3 + what] = step_clock();
-}
-#else
-#define step_stamp(a, i, phase, what) ((void)0)
-#endif
 
 #endif

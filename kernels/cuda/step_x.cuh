@@ -70,8 +70,6 @@ STEP_INLINE void step_raw_ensure(
 	uint64_t since = 0;
 	uint32_t n = 0;
 
-	if (STEP_MODE(a, STEP_NO_WAIT))
-		return;
 #pragma unroll 1
 	for (;;) {
 		bool all = true;
@@ -111,10 +109,8 @@ STEP_INLINE void step_raw_spread(const step_worker &k, const step_raw<N, ONE> &r
 /* One lane looks until its first words are there, then all load: 32 that look keep the words from arriving. */
 STEP_INLINE void step_gate(const step_args &a, const uint32_t *p, uint32_t where)
 {
-	if (STEP_MODE(a, STEP_NO_GATE))
-		return;
 	if (threadIdx.x % 32 == 0)
-		step_get_16(a, p, where);
+		step_get_16(p, where);
 	step_meet_warp();
 }
 

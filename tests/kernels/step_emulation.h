@@ -511,11 +511,6 @@ static inline uint64_t step_now_ns(void)
 	return emulated_rounds;
 }
 
-static inline uint64_t step_clock(void)
-{
-	return emulated_rounds;
-}
-
 static inline void step_relax(uint32_t where)
 {
 	emulated_now->where = where;
