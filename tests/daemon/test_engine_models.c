@@ -90,6 +90,41 @@ static void test_model_without_pages_does_not_hold_up_the_other(void **state)
 	assert_int_equal(results[0].n_generated, 200);
 }
 
+/* The client has its half of the first model's slots, for which the other's requests wait, and none of the second's. */
+static void test_slots_of_one_model_do_not_count_for_rows_of_the_other(void **state)
+{
+	enum { SLOTS = 8 };
+	struct rig *rig = *state;
+	struct rig_client *client = rig_other(rig, 32), *other = rig_other(rig, 32);
+	struct msg_step msg = {.n_rows = SLOTS, .outputs = MIMEO_STEP_TOKENS, .model = 1};
+	struct msg_row rows[SLOTS];
+	int32_t tokens[SLOTS];
+	struct rig_result results[RIG_ENTRIES] = {0};
+
+	rig_nonsense(tokens, SLOTS, 1);
+	for (uint32_t i = 0; i < SLOTS; i++) {
+		rows[i] = (struct msg_row){i + 1, 1};
+		rig_ok(client, i, RING_OP_OPEN, i + 1, 1);
+	}
+	rig_gate_close(rig);
+	for (uint32_t i = 0; i < SLOTS / 2; i++)
+		rig_submit(client, rig_endless(client, i, 0, 20));
+	RIG_AWAIT(engine_stats(rig->engine)->n_running == SLOTS / 2);
+	for (uint32_t i = 0; i < SLOTS; i++)
+		rig_submit(other, rig_endless(other, i, 0, 20));
+	RIG_AWAIT(engine_stats(rig->engine)->n_running == SLOTS);
+	rig_submit(client, rig_step(client, 20, &msg, rows, tokens));
+	RIG_AWAIT(engine_stats(rig->engine)->n_running == SLOTS + SLOTS / 2);
+	rig_gate_open(rig);
+	rig_wait(client, results, 20);
+	assert_int_equal(results[20].status, 0);
+	for (uint32_t i = 0; i < SLOTS / 2; i++)
+		rig_wait(client, results, i);
+	memset(results, 0, sizeof(results));
+	for (uint32_t i = 0; i < SLOTS; i++)
+		rig_wait(other, results, i);
+}
+
 /* ---- a device with little memory ---- */
 
 #define LEFT_BYTES (24ull << 20)
@@ -188,6 +223,8 @@ int main(void)
 			.mode = GRAPH_FULL_AND_PIECEWISE, .n_models = 2),
 		RIG_ENGINE_TEST(test_model_without_pages_does_not_hold_up_the_other,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 15, .n_models = 2),
+		RIG_ENGINE_TEST(test_slots_of_one_model_do_not_count_for_rows_of_the_other,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .max_requests = 8, .n_models = 2),
 		RIG_ENGINE_TEST(test_pages_are_as_many_as_fit_in_what_is_left_for_both_models,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 100000, .n_models = 2, .on_device = make_scarce),
 		cmocka_unit_test(test_pages_fit_with_their_drafts_parts),

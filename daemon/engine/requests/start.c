@@ -431,17 +431,32 @@ static bool start_others_wait(const struct engine_session *session)
 	return false;
 }
 
+/* The session's slots of the runner, with those that a launched step still names. */
+static uint32_t start_slots_held(const struct engine_session *session, const struct runner *runner)
+{
+	const struct slots *slots = &runner->slots;
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < slots->n_running; i++)
+		n += slots->running[i]->session == session;
+	for (const struct sequence *s = slots->releasing; s; s = s->next)
+		n += s->session == session;
+	return n;
+}
+
 /* Rows that may start now if there are slots: where others wait, no more than their session is entitled to. */
 static uint32_t start_most_rows(const struct request *request)
 {
-	const struct engine_session *session = request->session;
+	struct engine_session *session = request->session;
 	const uint32_t n_slots = request->runner->limits->max_requests;
-	uint32_t part;
+	uint32_t part, held;
 
 	if (!start_others_wait(session))
 		return n_slots;
 	part = share_entitlement(session->accounting, session, n_slots);
-	return part > session->n_busy ? part - session->n_busy : 1;
+	held = start_slots_held(session, request->runner);
+	start_copies(session, n_slots);
+	return part > held ? part - held : 1;
 }
 
 /* Its rows start as slots and pages come; one that ends gives its slot back. */
