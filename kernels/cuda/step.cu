@@ -249,8 +249,6 @@ static uint32_t step_cut(struct stream *stream, const struct op_decode_step *a, 
 	ret->rows = a->n_rows;
 	ret->serial = a->n_rows == 1 ? 1 : STEP_PIECES_SERIAL;
 	ret->n_stages = fit < STEP_STAGES_MAX ? fit : (uint32_t)STEP_STAGES_MAX;
-	ret->in_flight = 3;
-	ret->in_flight_full = 2;
 	return fixed + ret->n_stages * STEP_STAGE;
 }
 

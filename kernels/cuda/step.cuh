@@ -17,7 +17,7 @@
  * into stages of 512 columns, 16 KiB.
  *
  * RING. Weights and history depend on nothing that the step computes, so the fetching warp runs ahead
- * of the others as far as the ring goes. It has at most `in_flight` stages in flight: more than memory's
+ * of the others as far as the ring goes. It has at most STEP_IN_FLIGHT stages in flight: more than memory's
  * latency needs would only queue, and the words between blocks would queue behind them; and fewer when
  * the ring is filling up, which is when somebody waits for words.
  *
@@ -55,6 +55,8 @@ enum {
 	STEP_SUMS = 4,          /* buffers of sums, more than warps that finish */
 	STEP_SUM_BYTES = STEP_WORKERS * STEP_TILE * STEP_COLUMNS * 4,
 	STEP_STAGES_MAX = 13,
+	STEP_IN_FLIGHT = 3,
+	STEP_IN_FLIGHT_FULL = 2, /* while less than half of the ring is empty */
 	STEP_LAYERS_MAX = 64,
 	STEP_OWN_MAX = MIMEO_STEP_OWN_MAX, /* tiles of o or down of a block */
 	STEP_PIECES_SERIAL = 2, /* pieces that a column of x merges, at most */
@@ -99,7 +101,6 @@ struct step_args {
 	uint32_t serial; /* pieces that a column of x merges */
 	uint32_t max_pages, max_positions, n_pages;
 	uint32_t n_stages;
-	uint32_t in_flight, in_flight_full; /* the latter while less than half of the ring is empty */
 	float eps, scale_log2;
 };
 

@@ -63,7 +63,7 @@ STEP_INLINE uint32_t step_feed_begin(const step_args &a, step_feed &f, uint32_t 
 	uint32_t limit;
 
 	step_wait(f.at.empty + f.to.index * 8, f.to.parity ^ 1, 1);
-	limit = step_feed_has_room(a, f) ? a.in_flight : a.in_flight_full;
+	limit = step_feed_has_room(a, f) ? STEP_IN_FLIGHT : STEP_IN_FLIGHT_FULL;
 #pragma unroll 1
 	for (; f.n_in_flight >= limit; f.n_in_flight--) {
 		step_wait(f.at.full + f.landed.index * 8, f.landed.parity, 2);

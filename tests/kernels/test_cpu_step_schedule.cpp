@@ -185,7 +185,7 @@ void world::place(void)
 	a.n_layers = s.n_layers, a.hidden = s.hidden, a.intermediate = s.intermediate, a.vocab = s.vocab;
 	a.n_heads = s.n_heads, a.n_kv_heads = s.n_kv_heads, a.rows = s.rows, a.serial = s.serial;
 	a.max_pages = MAX_PAGES, a.max_positions = MAX_POSITIONS, a.n_pages = n_pages;
-	a.n_stages = stages, a.in_flight = 3, a.in_flight_full = 2;
+	a.n_stages = stages;
 	a.eps = 1e-5f;
 	a.scale_log2 = 1.4426950408889634f / sqrtf((float)s.dim);
 	for (int i = 0; i < 2; i++) {
