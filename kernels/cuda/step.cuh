@@ -63,6 +63,7 @@ enum {
 };
 
 #define STEP_EMPTY 0xffffffffu
+#define STEP_NO_SET 2u /* the step's number has not been read */
 
 struct alignas(64) step_map {
 	uint64_t opaque[16];
@@ -275,7 +276,7 @@ STEP_INLINE step_unit step_unit_of(const step_args &a, uint32_t index, uint32_t 
 
 /* The ring begins at a multiple of 1024; behind it what follows, in this order. */
 struct step_shared {
-	uint32_t ring, sums, squares, full, empty, sums_full, sums_empty, number, rows, merge;
+	uint32_t ring, sums, squares, full, empty, sums_full, sums_empty, set, rows, merge;
 };
 
 STEP_INLINE step_shared step_shared_at(uint32_t base, uint32_t n_stages, uint32_t dim)
@@ -289,7 +290,7 @@ STEP_INLINE step_shared step_shared_at(uint32_t base, uint32_t n_stages, uint32_
 	s.empty = s.full + 128;
 	s.sums_full = s.empty + 128;
 	s.sums_empty = s.sums_full + 64;
-	s.number = s.sums_empty + 32;
+	s.set = s.sums_empty + 32;
 	s.rows = s.sums_empty + 64;
 	s.merge = s.rows + STEP_COLUMNS * STEP_ROW_BYTES(dim);
 	return s;

@@ -207,6 +207,19 @@ STEP_INLINE void step_feed_maps(const step_args &a)
 
 /* ---- the head's input ---- */
 
+/* The step's set, which another warp writes (step_kernel.cuh). */
+STEP_INLINE uint32_t step_set_of(const step_shared &at)
+{
+	uint32_t set = step_lds_4(at.set), n = 0;
+	uint64_t since = 0;
+
+	while (set == STEP_NO_SET) {
+		step_spin(n, since, 61);
+		set = step_lds_4(at.set);
+	}
+	return set;
+}
+
 /* Of one row, for whoever reads hidden states: this warp has nothing else to do by then. */
 template <int DIM> STEP_INLINE void step_hidden(const step_args &a, const uint32_t *regions, uint32_t row)
 {
@@ -291,7 +304,7 @@ template <int DIM> STEP_INLINE void step_fetch(const step_args &a, const step_sh
 	}
 	/* written before the others began, whose arrivals this warp has seen */
 	for (uint32_t row = blockIdx.x; row < a.rows; row += gridDim.x)
-		step_hidden<DIM>(a, a.exchange[step_lds_4(at.number) & 1], row);
+		step_hidden<DIM>(a, a.exchange[step_set_of(at)], row);
 }
 
 #endif

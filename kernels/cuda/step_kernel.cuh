@@ -45,6 +45,7 @@ STEP_INLINE void step_barriers(const step_args &a, const step_shared &at)
 			step_barrier_init(at.sums_full + s * 8, STEP_WORKERS);
 			step_barrier_init(at.sums_empty + s * 8, 1);
 		}
+		step_sts_4(at.set, STEP_NO_SET);
 		step_barriers_ready();
 	}
 	step_meet_block();
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(STEP_THREADS, 1) step_kernel(const __grid_cons
 			const uint32_t number = step_ldx_4(&a.state->number);
 			const uint32_t old = step_ldx_4(&a.state->words[(number & 1) ^ 1]);
 			if (threadIdx.x == STEP_FINISHER * 32)
-				step_sts_4(at.number, number);
+				step_sts_4(at.set, number & 1);
 			step_meet<2, STEP_READERS>();
 			if (threadIdx.x == STEP_FINISHER * 32)
 				step_advance(a, number, step_region_of<DIM>(a).words * a.n_layers);
