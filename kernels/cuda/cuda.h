@@ -126,10 +126,11 @@ int cuda_workspace(struct stream *stream, size_t bytes, void **ret);
 
 /*
  * The stream's memory for words between the blocks of a kernel, at least `bytes`, aligned to 256: 256 bytes
- * of 0, then all 0xff when it is new. What an op leaves there is there for the next. Growing is refused as the
- * first begin is; memory that recorded nodes may name stays until the stream is freed.
+ * of 0, then all 0xff when it is new. What an op leaves there is there for the next op of any size, so ops divide
+ * it by *ret_bytes, what it has. Growing is refused as the first begin is; memory that recorded nodes may name
+ * stays until the stream is freed.
  */
-int cuda_exchange(struct stream *stream, size_t bytes, void **ret);
+int cuda_exchange(struct stream *stream, size_t bytes, void **ret, size_t *ret_bytes);
 
 struct cuda_limits {
 	uint32_t n_sms;

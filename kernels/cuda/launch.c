@@ -244,7 +244,7 @@ int cuda_workspace(struct stream *stream, size_t bytes, void **ret)
 	return rc;
 }
 
-int cuda_exchange(struct stream *stream, size_t bytes, void **ret)
+int cuda_exchange(struct stream *stream, size_t bytes, void **ret, size_t *ret_bytes)
 {
 	struct device *device = &stream->device->base;
 	void *memory;
@@ -262,6 +262,7 @@ int cuda_exchange(struct stream *stream, size_t bytes, void **ret)
 			return rc;
 	}
 	*ret = workspace_memory(stream->exchanges);
+	*ret_bytes = workspace_bytes(stream->exchanges);
 	return 0;
 }
 

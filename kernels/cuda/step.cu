@@ -19,7 +19,6 @@
 #include "kernels/cuda/step_kernel.cuh"
 
 static_assert(sizeof(struct step_map) == sizeof(struct cuda_tensor_map), "a map is a map");
-static_assert(sizeof(struct step_state) <= 256, "the first 256 bytes of the exchange");
 
 /* ---- where it is faster ---- */
 
@@ -213,7 +212,7 @@ static void step_inputs_of(const struct op_decode_step *a, step_args *ret)
 	ret->scale_log2 = a->scale * 1.4426950408889634f;
 }
 
-/* Words of the largest batch's regions: a step finds what one of any other size left. */
+/* Words of the largest batch's regions: a step empties what one of any other size left. */
 static size_t step_exchange_words(const struct op_decode_step *a)
 {
 	const size_t width = (size_t)a->n_heads * a->head_dim / 2, rows = STEP_COLUMNS;
@@ -226,16 +225,13 @@ static size_t step_exchange_words(const struct op_decode_step *a)
 
 static int step_exchange_of(struct stream *stream, const struct op_decode_step *a, step_args *ret)
 {
-	const size_t words = step_exchange_words(a);
 	void *memory;
-	int rc = cuda_exchange(stream, 256 + 2 * words * sizeof(uint32_t), &memory);
+	size_t bytes;
+	int rc = cuda_exchange(stream, STEP_STATE_BYTES + 2 * step_exchange_words(a) * sizeof(uint32_t), &memory, &bytes);
 
-	if (rc)
-		return rc;
-	ret->state = (struct step_state *)memory;
-	ret->exchange[0] = (uint32_t *)((char *)memory + 256);
-	ret->exchange[1] = ret->exchange[0] + words;
-	return 0;
+	if (!rc)
+		step_divide(ret, memory, bytes);
+	return rc;
 }
 
 /* ---- launching ---- */

@@ -107,6 +107,20 @@ struct step_args {
 
 /* ---- the regions ---- */
 
+#define STEP_STATE_BYTES 256u /* ahead of the two sets */
+static_assert(sizeof(struct step_state) <= STEP_STATE_BYTES, "the state is ahead of the sets");
+
+/* The state and the two sets in memory of so many bytes. Where the second set begins depends on the memory alone:
+ * a step empties what a step of another model wrote. */
+static inline void step_divide(step_args *a, void *memory, size_t bytes)
+{
+	const size_t words = (bytes - STEP_STATE_BYTES) / (2 * sizeof(uint32_t)) / 64 * 64;
+
+	a->state = (struct step_state *)memory;
+	a->exchange[0] = (uint32_t *)((char *)memory + STEP_STATE_BYTES);
+	a->exchange[1] = a->exchange[0] + words;
+}
+
 /* Of a layer, in words. */
 struct step_region {
 	uint32_t qkv, pieces, lse, after_o, after_down, activated, words;

@@ -302,7 +302,6 @@ template <int DIM> STEP_INLINE void step_fetch(const step_args &a, const step_sh
 			step_feed_inner<DIM>(a, f, step_inner(i), i / 2, inner);
 		step_meet_warp();
 	}
-	/* written before the others began, whose arrivals this warp has seen */
 	for (uint32_t row = blockIdx.x; row < a.rows; row += gridDim.x)
 		step_hidden<DIM>(a, a.exchange[step_set_of(at)], row);
 }

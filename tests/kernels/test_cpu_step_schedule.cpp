@@ -63,6 +63,7 @@ struct world {
 	void place(void);
 	void step(void);
 	void reference(uint32_t row);
+	size_t words(void) const;
 	size_t cached(uint32_t layer, uint32_t row, uint32_t token, uint32_t v, uint32_t head) const;
 };
 
@@ -189,11 +190,15 @@ void world::place(void)
 	a.eps = 1e-5f;
 	a.scale_log2 = 1.4426950408889634f / sqrtf((float)s.dim);
 	for (int i = 0; i < 2; i++) {
-		const uint32_t words = s.dim == 64 ? step_region_of<64>(a).words : step_region_of<128>(a).words;
-
-		exchange[i].assign((size_t)words * s.n_layers, STEP_EMPTY);
+		exchange[i].assign(words(), STEP_EMPTY);
 		a.exchange[i] = exchange[i].data();
 	}
+}
+
+/* Of a set. */
+size_t world::words(void) const
+{
+	return (size_t)(s.dim == 64 ? step_region_of<64>(args).words : step_region_of<128>(args).words) * s.n_layers;
 }
 
 void world::step(void)
@@ -381,6 +386,30 @@ void claim(const char *name, const shape &s, uint32_t n_steps)
 	fflush(stdout);
 }
 
+/* Models of one and of two layers take turns on one stream, with other tokens in each step. */
+void claim_two_models(const char *name)
+{
+	world a({1, 1, 6, 1, 1024, 1024, 128, 8, 2, 64, false, false, {100}});
+	world b({1, 1, 6, 2, 1024, 1024, 128, 8, 2, 64, false, false, {60}});
+	std::vector<uint32_t> memory(STEP_STATE_BYTES / sizeof(uint32_t) + 2 * (b.words() + 64), STEP_EMPTY);
+	world *const both[] = {&a, &b};
+	double worst = 0;
+
+	std::fill_n(memory.begin(), STEP_STATE_BYTES / sizeof(uint32_t), 0);
+	for (world *w : both)
+		step_divide(&w->args, memory.data(), memory.size() * sizeof(memory[0]));
+	for (int i = 0; i < 6; i++) {
+		world *w = both[i % 2];
+
+		w->ids[0] = 3 + 11 * i;
+		w->reference(0);
+		w->step();
+		worst = fmax(worst, error_of(w->logits, w->want));
+	}
+	n_failed += !(worst < 0.02);
+	printf("%sok %u - %s\n# relative error %.4f\n", worst < 0.02 ? "" : "not ", ++n_claims, name, worst);
+}
+
 }
 
 int main(int argc, char **argv)
@@ -403,6 +432,8 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < sizeof(claims) / sizeof(claims[0]); i++)
 		if (argc < 2 || i == (size_t)atoi(argv[1]))
 			claim(claims[i].name, claims[i].s, claims[i].n_steps);
+	if (argc < 2)
+		claim_two_models("test_models_of_other_sizes_take_turns");
 	printf("1..%u\n", n_claims);
 	return n_failed > 0;
 }

@@ -193,6 +193,21 @@ static void test_decodes_of_changing_size_follow_each_other(void **state)
 	rig_close(&rig);
 }
 
+/* The model of one layer and that of two use one stream. */
+static void test_decodes_of_two_models_follow_each_other(void **state)
+{
+	static const int32_t lens[ROWS] = {1, 14, 15, 30, 47, 64, 100, 127};
+	struct rig rig;
+
+	rig_open(&rig, &plain);
+	for (uint32_t i = 0; i < 12; i++) {
+		lens_put(&rig, &lens);
+		rig.model.config.n_layers = 1 + i % 2;
+		compare(&rig, 1 + i % 4 / 2, NULL);
+	}
+	rig_close(&rig);
+}
+
 static struct graph_exec *recorded;
 
 static int replay(struct rig *rig)
@@ -251,6 +266,7 @@ int main(void)
 		cmocka_unit_test(test_decode_of_attention_wider_than_hidden_equals_op_by_op),
 		cmocka_unit_test(test_decode_of_4096_hidden_columns_equals_op_by_op),
 		cmocka_unit_test(test_decodes_of_changing_size_follow_each_other),
+		cmocka_unit_test(test_decodes_of_two_models_follow_each_other),
 		cmocka_unit_test(test_replayed_decode_reads_new_inputs),
 		cmocka_unit_test(test_what_the_kernel_cannot_do_is_not_queued),
 	};
