@@ -104,7 +104,7 @@ int capture_warm_up(struct graph_entry *entry, const struct forward_context *con
 	rc = capture_build(&entry->warm_up, d, stream);
 	if (rc)
 		return rc;
-	rc = forward_run(&entry->warm_up, d, capture_dummy_rows(context, d), stream);
+	rc = forward_warm_up(&entry->warm_up, d, capture_dummy_rows(context, d), stream);
 	return rc ? rc : context->device->ops->stream_sync(stream);
 }
 

@@ -317,13 +317,26 @@ static int forward_decode(struct forward *forward, const struct descriptor *desc
 	return rc ? rc : forward_target_choose(c, &pass, stream);
 }
 
+static int forward_op_by_op(
+	struct forward *forward, const struct descriptor *descriptor, uint32_t n_rows, struct stream *stream)
+{
+	int rc = forward_model(forward, descriptor, stream);
+
+	return rc ? rc : forward_sample(forward, descriptor, n_rows, stream);
+}
+
 int forward_run(struct forward *forward, const struct descriptor *descriptor, uint32_t n_rows,
 	struct stream *stream)
 {
 	int rc = forward_decode(forward, descriptor, stream);
 
-	if (rc != -ENOTSUP)
-		return rc;
-	rc = forward_model(forward, descriptor, stream);
-	return rc ? rc : forward_sample(forward, descriptor, n_rows, stream);
+	return rc == -ENOTSUP ? forward_op_by_op(forward, descriptor, n_rows, stream) : rc;
+}
+
+int forward_warm_up(
+	struct forward *forward, const struct descriptor *descriptor, uint32_t n_rows, struct stream *stream)
+{
+	int rc = forward_decode(forward, descriptor, stream);
+
+	return rc && rc != -ENOTSUP ? rc : forward_op_by_op(forward, descriptor, n_rows, stream);
 }

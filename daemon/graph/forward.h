@@ -87,5 +87,8 @@ int forward_logits_of(
 /* Both; decodes may take another way to the same end (model_decode). */
 int forward_run(struct forward *forward, const struct descriptor *descriptor, uint32_t n_rows,
 	struct stream *stream);
+/* Each way that forward_run may take, for first uses: a step without this graph runs op by op. */
+int forward_warm_up(struct forward *forward, const struct descriptor *descriptor, uint32_t n_rows,
+	struct stream *stream);
 
 #endif

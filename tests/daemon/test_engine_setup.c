@@ -304,6 +304,74 @@ static void test_graphs_to_be_captured_later_have_their_memory_reserved(void **s
 		facts[1].n_graphs * lazy_graph_bytes + MIB);
 }
 
+/* ---- a device that decodes in one kernel ---- */
+
+static struct {
+	const struct kernel_ops *own;
+	struct kernel_ops kernels;
+	uint32_t n_decodes, n_gemms; /* gated ones of one row */
+} whole;
+
+static int whole_decode(struct stream *stream, const struct op_decode_step *args)
+{
+	whole.n_decodes++;
+	return 0;
+}
+
+static int whole_gated_gemm(struct stream *stream, const struct op_gated_gemm *args)
+{
+	whole.n_gemms += args->n_rows == 1;
+	return whole.own->gated_gemm(stream, args);
+}
+
+/* Models of the cpu device are deterministic, and have no such decodes. */
+int __real_model_load(struct device *device, const char *directory,
+	const struct model_config *config, uint32_t max_positions,
+	void (*progress)(void *userdata, uint64_t done, uint64_t total), void *userdata,
+	struct model **ret, struct model_error *error);
+int __wrap_model_load(struct device *device, const char *directory,
+	const struct model_config *config, uint32_t max_positions,
+	void (*progress)(void *userdata, uint64_t done, uint64_t total), void *userdata,
+	struct model **ret, struct model_error *error);
+
+int __wrap_model_load(struct device *device, const char *directory,
+	const struct model_config *config, uint32_t max_positions,
+	void (*progress)(void *userdata, uint64_t done, uint64_t total), void *userdata,
+	struct model **ret, struct model_error *error)
+{
+	int rc = __real_model_load(
+		device, directory, config, max_positions, progress, userdata, ret, error);
+
+	if (!rc && device->kernels == &whole.kernels)
+		(*ret)->deterministic = false;
+	return rc;
+}
+
+static void decode_whole(struct device *device)
+{
+	whole.own = device->kernels;
+	whole.kernels = *whole.own;
+	whole.kernels.decode_step = whole_decode;
+	whole.kernels.gated_gemm = whole_gated_gemm;
+	device->kernels = &whole.kernels;
+}
+
+/* A decode whose graph is missing runs op by op, after the lock. */
+static void test_ops_of_a_decode_in_one_kernel_are_warmed_up(void **state)
+{
+	const uint32_t sizes[] = {1};
+	struct rig rig;
+
+	memset(&whole, 0, sizeof(whole));
+	rig_open(&rig, &(struct rig_options){.mode = GRAPH_FULL_DECODE_ONLY,
+			       .capture_sizes = sizes,
+			       .n_capture_sizes = 1,
+			       .on_device = decode_whole});
+	assert_true(whole.n_decodes > 0);
+	assert_true(whole.n_gemms > 0);
+	rig_close(&rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -314,6 +382,7 @@ int main(void)
 		cmocka_unit_test(test_rows_that_verify_are_planned_as_the_longest_sequence),
 		cmocka_unit_test(test_memory_and_first_uses_are_refused_once_the_engine_serves),
 		cmocka_unit_test(test_graphs_to_be_captured_later_have_their_memory_reserved),
+		cmocka_unit_test(test_ops_of_a_decode_in_one_kernel_are_warmed_up),
 	};
 	static const struct test_cpu_only only[] = {
 		{"test_graphs_to_be_captured_later_have_their_memory_reserved",
