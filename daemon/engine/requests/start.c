@@ -26,12 +26,12 @@
 #define START_PASSES 32 /* requests that may pass a blocked one */
 #define START_COPIED 64 /* tokens that are copied or compared cost as much as a request */
 
-/* Refuse the request; it no longer waits. Checks that find nothing wrong return START_BLOCKED. */
-static enum start_outcome start_fail(struct request *request, int status, struct msg_detail d)
+/* Refuse the request, which no longer waits; false. */
+static bool start_fail(struct request *request, int status, struct msg_detail d)
 {
 	finish_request(request, status,
 		request->op == RING_OP_GENERATE ? MIMEO_FINISH_ERROR : MIMEO_FINISH_NONE, &d);
-	return START_DONE;
+	return false;
 }
 
 static uint32_t start_pages_needed(const struct sequence *sequence, uint32_t n_total)
@@ -175,7 +175,7 @@ static bool start_make_free(struct request *request, uint32_t n_slots, uint32_t 
 /* ---- generate ---- */
 
 /* Set how many tokens the request may generate, or refuse it. */
-static enum start_outcome start_limit(struct request *request, const struct sequence *sequence)
+static bool start_limit(struct request *request, const struct sequence *sequence)
 {
 	const struct runner *runner = request->runner;
 	const uint32_t n_pages = kv_pages_total(runner->kv), max_seq_len = runner->options.max_seq_len;
@@ -192,15 +192,15 @@ static enum start_outcome start_limit(struct request *request, const struct sequ
 		return start_fail(request, MIMEO_E_TOO_LONG,
 			DETAIL(RING_DETAIL_PAGES, in_all, n_pages));
 	if (!request->no_limit)
-		return START_BLOCKED;
+		return true;
 	total = most < max_seq_len ? most : max_seq_len;
 	if (request->max_tokens > total - n_own)
 		request->max_tokens = (uint32_t)(total - n_own);
-	return START_BLOCKED;
+	return true;
 }
 
 /* A request without tokens goes on with those of its sequence, or is refused because it cannot. */
-static enum start_outcome start_continue(struct request *request, struct sequence *sequence)
+static bool start_continue(struct request *request, struct sequence *sequence)
 {
 	const bool computed = sequence->n_computed == sequence->n_tokens;
 
@@ -210,11 +210,11 @@ static enum start_outcome start_continue(struct request *request, struct sequenc
 		return start_fail(request, MIMEO_E_UNSUPPORTED, DETAIL(RING_DETAIL_CONTINUE, request->sequence, 1));
 	if (computed)
 		sequence_step_back(sequence);
-	return START_BLOCKED;
+	return true;
 }
 
 /* Refuse a request whose sequence, length or quota does not allow it. */
-static enum start_outcome start_check_generate(struct request *request, struct sequence *sequence)
+static bool start_check_generate(struct request *request, struct sequence *sequence)
 {
 	struct msg_detail refusal;
 
@@ -224,12 +224,9 @@ static enum start_outcome start_check_generate(struct request *request, struct s
 	if (sequence->runner != request->runner)
 		return start_fail(request, MIMEO_E_INVALID,
 			DETAIL(RING_DETAIL_ROW_MODEL, 0, request->sequence));
-	if (!request->rows[0].n_tokens && start_continue(request, sequence) == START_DONE)
-		return START_DONE;
-	if (start_limit(request, sequence) == START_DONE)
-		return START_DONE;
-	return charge_generate(request, sequence, &refusal) ? START_BLOCKED
-							    : start_fail(request, MIMEO_E_QUOTA, refusal);
+	if ((!request->rows[0].n_tokens && !start_continue(request, sequence)) || !start_limit(request, sequence))
+		return false;
+	return charge_generate(request, sequence, &refusal) || start_fail(request, MIMEO_E_QUOTA, refusal);
 }
 
 /* The length for which the request gets pages when it starts: its tokens, the first generated one, and the
@@ -295,7 +292,7 @@ enum start_outcome start_generate(struct request *request)
 		sequence->ephemeral = true;
 		sequence_reset(sequence, runner);
 	}
-	if (!request->started && start_check_generate(request, sequence) == START_DONE)
+	if (!request->started && !start_check_generate(request, sequence))
 		return START_DONE;
 	if (start_is_passed_over(request) || follow_waits(request))
 		return START_BLOCKED;
@@ -323,7 +320,7 @@ enum start_outcome start_generate(struct request *request)
 /* ---- step ---- */
 
 /* Refuse a step with an invalid row. */
-static enum start_outcome start_check_rows(struct request *request)
+static bool start_check_rows(struct request *request)
 {
 	struct engine_session *session = request->session;
 	const uint32_t max_seq_len = request->runner->options.max_seq_len;
@@ -347,7 +344,7 @@ static enum start_outcome start_check_rows(struct request *request)
 			return start_fail(request, MIMEO_E_TOO_LONG, DETAIL(RING_DETAIL_LENGTH,
 				s->n_tokens + row->n_tokens, max_seq_len));
 	}
-	return START_BLOCKED;
+	return true;
 }
 
 struct sequence *start_row_sequence(const struct request *request, uint32_t i)
@@ -357,7 +354,7 @@ struct sequence *start_row_sequence(const struct request *request, uint32_t i)
 
 /* Refuse a step for pages that it can never have: those of one of its rows, or of all of them if they cannot be evicted
  * as they end. */
-static enum start_outcome start_check_pages(struct request *request)
+static bool start_check_pages(struct request *request)
 {
 	const struct runner *runner = request->runner;
 	const uint32_t n_pages = kv_pages_total(runner->kv);
@@ -373,7 +370,7 @@ static enum start_outcome start_check_pages(struct request *request)
 	if (sequence_request_fixes(request))
 		n_most = n_all;
 	if (n_most <= n_pages)
-		return START_BLOCKED;
+		return true;
 	return start_fail(request, MIMEO_E_NO_MEMORY, DETAIL(RING_DETAIL_PAGES, (int64_t)n_most, n_pages));
 }
 
@@ -407,8 +404,10 @@ static enum start_outcome start_row(struct request *request, uint64_t claim)
 
 	if (needed > most || !start_make_free(request, 1, needed, claim)) {
 		start_cut_row(request, s, n_cached);
-		return needed <= most ? START_BLOCKED : start_fail(request, MIMEO_E_NO_MEMORY,
-			DETAIL(RING_DETAIL_PAGES, needed, most));
+		if (needed <= most)
+			return START_BLOCKED;
+		start_fail(request, MIMEO_E_NO_MEMORY, DETAIL(RING_DETAIL_PAGES, needed, most));
+		return START_DONE;
 	}
 	request->state = REQUEST_STARTING;
 	request->n_cached += n_cached;
@@ -467,10 +466,12 @@ enum start_outcome start_step(struct request *request)
 	uint32_t n;
 
 	if (request->state == REQUEST_WAITING &&
-		(start_check_rows(request) == START_DONE || start_check_pages(request) == START_DONE))
+		(!start_check_rows(request) || !start_check_pages(request)))
 		return START_DONE;
-	if (request->state == REQUEST_WAITING && !charge_step(request, &refusal))
-		return start_fail(request, MIMEO_E_QUOTA, refusal);
+	if (request->state == REQUEST_WAITING && !charge_step(request, &refusal)) {
+		start_fail(request, MIMEO_E_QUOTA, refusal);
+		return START_DONE;
+	}
 	if (start_is_passed_over(request))
 		return START_BLOCKED;
 	claim = ++request->session->accounting->pass;

@@ -5,7 +5,7 @@
 #include "daemon/engine/requests/request.h"
 #include "daemon/engine/requests/sequence.h"
 
-enum start_outcome { START_DONE, START_BLOCKED }; /* DONE: started or ended, it no longer waits; BLOCKED: it waits, or a check found nothing wrong */
+enum start_outcome { START_DONE, START_BLOCKED }; /* it no longer waits: it has started or ended; it waits */
 
 /* Start a waiting request whose turn it is: for a step, as many of its rows as may start now. Tokens that are copied or
  * compared are added to the cost of the session's turn. The engine's thread; no system call. */
