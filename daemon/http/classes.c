@@ -78,6 +78,7 @@ bool classes_parse(struct classes *classes, const char *list, char *message, siz
 	if (!copy)
 		return classes_fail(&out, "%s", strerror(ENOMEM));
 	while ((entry = strsep(&rest, ","))) {
+		entry += strspn(entry, " ");
 		if (!classes_add(classes, entry, &out))
 			return false;
 	}

@@ -211,6 +211,7 @@ def test_list_that_is_wrong_is_refused_with_its_entry():
             ("", "'' is not USER:CLASS"), ("root", "'root' is not USER:CLASS"), (":batch", "':batch' is not"),
             ("0:batch,", "'' is not"), ("x" * 64 + ":batch", "is not USER:CLASS"),
             ("0:batch,1:fast", "'1:fast': the class must be interactive, normal or batch"),
+            ("0:batch,  1:fast", "'1:fast': the class must be interactive, normal or batch"),
             ("0:", "'0:': the class must be"), ("0:batch:normal", "the class must be"),
             ("0:batch 1:batch", "the class must be"),
             ("nosuchuser:batch", "'nosuchuser:batch': there is no user nosuchuser"),
