@@ -39,7 +39,8 @@ struct framing {
 	bool odd;           /* a name is one that a proxy may read as Transfer-Encoding or Content-Length */
 };
 
-/* libmicrohttpd keeps blanks around a name, and appends to it what is folded behind an empty value. */
+/* libmicrohttpd keeps blanks around a name, and appends to it what is folded behind an empty value; names such as
+ * Content-Length-Hint are others, and no length or coding begins with '-'. */
 static bool framing_is_odd(const char *name)
 {
 	static const char *const known[] = {MHD_HTTP_HEADER_TRANSFER_ENCODING, MHD_HTTP_HEADER_CONTENT_LENGTH};
@@ -50,7 +51,7 @@ static bool framing_is_odd(const char *name)
 	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
 		const size_t n_known = strlen(known[i]);
 
-		if (n > n_known && strncasecmp(name, known[i], n_known) == 0)
+		if (n > n_known && strncasecmp(name, known[i], n_known) == 0 && name[n_known] != '-')
 			return true;
 	}
 	return false;
@@ -180,7 +181,8 @@ static enum MHD_Result connection_request_begin(struct connection *connection, s
 	MHD_get_connection_values(mhd, MHD_HEADER_KIND, framing_on_header, &framing);
 	bool ambiguous = framing_is_ambiguous(&framing, version);
 	if (ambiguous)
-		api_error_set(&error, 400, NULL, NULL, "the length of the body is ambiguous");
+		api_error_set(&error, 400, NULL, NULL, "the length of the body is ambiguous: send one "
+			"Content-Length or Transfer-Encoding, and header names without blanks");
 	else if (connection_request_check(connection, mhd, &framing, method, path, &error))
 		return MHD_YES;
 	exchange_reply_error(exchange, &error);

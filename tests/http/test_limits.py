@@ -226,6 +226,13 @@ def test_folded_length_is_ambiguous():
     assert_ambiguous(b"Content-Length:\r\n 44")
 
 
+def test_header_whose_name_goes_on_is_another_one():
+    with rig.Rig() as own:
+        for name in ("Content-Length-Hint", "Transfer-Encoding-Hint"):
+            assert own.server.post("/v1/completions", {"prompt": "1+1=", "max_tokens": 2},
+                                   headers={name: "3"}).status == 200, name
+
+
 def test_length_of_a_body_in_chunks_is_ambiguous():
     for length in (b"5", b"44", b"99999999999"):
         assert_ambiguous(b"Content-Length: " + length + b"\r\nTransfer-Encoding: chunked")
