@@ -161,7 +161,7 @@ static void generation_fail(struct generation *generation, int status, const cha
 	if (!exchange)
 		return;
 	api_error_set_status(&error, status, text);
-	if (status == MIMEO_E_DEADLINE)
+	if (status == MIMEO_E_DEADLINE && generation->started)
 		snprintf(error.message + strlen(error.message), sizeof(error.message) - strlen(error.message), "%s",
 			": a lower max_tokens may help");
 	if (generation->started)
@@ -182,7 +182,7 @@ static void generation_count(struct generation *generation, const struct choice 
 			counters->first_token_us += (uint64_t)(http_now_us() - generation->exchange->began_us);
 	}
 	counters->tokens_generated += event->n_tokens;
-	if (event->kind == MIMEO_EVENT_FINAL && event->status >= 0)
+	if (event->kind == MIMEO_EVENT_FINAL)
 		counters->tokens_cached += event->n_cached;
 }
 

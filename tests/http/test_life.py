@@ -261,7 +261,7 @@ def test_request_takes_no_longer_than_the_limit():
             own.daemon.release()
             reply = rig.Reply(waiting.getresponse())
             assert reply.status == 504 and reply.error()["code"] == "timeout", reply.body
-            assert reply.error()["message"].endswith("(--request-seconds): a lower max_tokens may help"), reply.body
+            assert reply.error()["message"].endswith("(--request-seconds)"), reply.body
 
 
 def test_whole_reply_at_the_limit_has_the_tokens_so_far():
@@ -292,6 +292,7 @@ def test_stream_at_the_limit_ends_with_an_error():
         own.daemon.release()
         *_, last = rig.Reply(waiting.getresponse()).events()
         assert last["error"]["code"] == "timeout", last
+        assert last["error"]["message"].endswith("(--request-seconds): a lower max_tokens may help"), last
 
 
 def test_embedding_that_takes_too_long_has_no_hint_about_tokens():
