@@ -108,7 +108,6 @@ STEP_INLINE void step_merge_shares(const step_args &a, const step_worker &k, con
 		float top = -INFINITY, total = 0, x = 0, y = 0;
 		float2 stats[STEP_WORKERS + 1];
 
-
 #pragma unroll
 		for (uint32_t s = 0; s <= STEP_WORKERS; s++)
 			stats[s] = s < n ? step_lds_8f(step_stats_at<DIM>(a, k, s, head))

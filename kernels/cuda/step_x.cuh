@@ -20,7 +20,6 @@ template <int N> struct step_x {
 	uint4 v[N][2];
 };
 
-
 /* How many of the stages from `first` on have columns of this warp, at most `most`. */
 STEP_INLINE uint32_t step_my_stages(const step_worker &k, uint32_t cols, uint32_t first, uint32_t most)
 {

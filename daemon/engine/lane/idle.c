@@ -38,8 +38,8 @@
 #define TICK_NS 5000000u  /* how late sleep may notice a deadline, or space in a full ring */
 #define NAP_NS 20000u     /* a shorter sleep is not worth falling asleep and waking up */
 #define OVERDUE_PARTS 16u /* of the time that a late step has taken so far */
-/* How long before the expected end of the running step the next one is launched: the time of a launch, and for
- * the error of the expectation a part of it. */
+/* How long before the expected end of the running step the next one is launched: LEAD_NS for the launch, and for the
+ * error of the expectation an eighth of the expected time. */
 #define LEAD_NS 300000u
 #define LEAD_PARTS 8u
 

@@ -19,11 +19,12 @@
  *	  max_rows positions, and 1 or 2 launches or copies each; and 1 outbox launch ahead of them
  *	for a request that names device buffers: 1 copy a row and result; with a fence, 1 recording
  *	and 1 more completion, posted before the step has run
- *	0 allocations, 0 locks, 0 system calls while lane and clients spin; one doorbell write for each
- *	  client that sleeps, a sleep of the engine's before each launch, result and end (idle.c), behind a step of unknown length an
- *	  event and, on the stream beside the lane, a wait and a host function; and once in a model's
- *	  life a log line that its draft model is of no use, its graphs too narrow, or its logits not
- *	  finite
+ *	0 allocations, 0 locks, 0 system calls while lane and clients spin; otherwise
+ *	  1 doorbell write for each client that sleeps
+ *	  1 sleep of the engine before a launch, and 1 before a step's end (idle.c)
+ *	  behind a step of unknown length 1 event, and on the stream beside the lane 1 wait and 1 host function
+ *	  once in a model's life a log line that its draft model is of no use, its graphs too narrow, or its
+ *	  logits not finite
  *
  * Step k + 1 is launched before the host has read step k's tokens: its decode rows take their token
  * from the slot, where step k's sampling put it. A stop condition seen late costs one discarded row.
