@@ -4,12 +4,9 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "daemon/model/error.h"
 #include "daemon/model/plan.h"
-#include "ipc/cleanup.h"
 
 #define NO_LAYER UINT32_MAX
 /* norms 4, q, k, v, o, gate, up, down and a bias of each; or norms 4, q_a, q, kv_a, kv_b, o, gate, up,
@@ -17,8 +14,6 @@
 #define PLACEMENTS_PER_LAYER 20
 #define PLACEMENTS_PER_EXPERT 3
 #define PLACEMENTS_BESIDE 5 /* embedding, head, norm; a draft model's fc and its bias */
-
-#define BUFFER "rotary_emb.inv_freq" /* older versions of transformers saved it */
 
 /* A tensor's rows in a weight; for vectors, its length. */
 struct plan_part {
@@ -383,60 +378,5 @@ int plan_model(struct plan *plan, struct model *model)
 		return model_fail(plan->error, -EOVERFLOW, "%s: the model's size overflows",
 			plan->directory);
 	assert(!plan->arena.base || plan->arena.used <= plan->arena.size);
-	return 0;
-}
-
-/* ---- tensors without a use ---- */
-
-static bool plan_is_buffer(const char *name)
-{
-	size_t length = strlen(name);
-
-	return length >= strlen(BUFFER) && !strcmp(name + length - strlen(BUFFER), BUFFER);
-}
-
-/* Is it a tensor of a layer after the model's last one that predicts further tokens (DeepSeek V3,
- * arXiv:2412.19437, section 2.2)? Such a layer projects a hidden state and an embedding. */
-static bool plan_is_prediction(
-	const struct safetensors *checkpoint, const struct model_config *config, const char *name)
-{
-	char projection[64];
-	unsigned layer;
-
-	if (sscanf(name, "model.layers.%9u.", &layer) != 1 || layer < config->n_layers)
-		return false;
-	snprintf(projection, sizeof(projection), "model.layers.%u.eh_proj.weight", layer);
-	return safetensors_find(checkpoint, projection);
-}
-
-static void plan_count_unused(const struct safetensors *checkpoint, const struct model_config *config,
-	const char *name, struct model_unused *unused)
-{
-	if (plan_is_buffer(name))
-		unused->n_buffers++;
-	else if (plan_is_prediction(checkpoint, config, name))
-		unused->n_prediction++;
-	else if (!unused->n++)
-		snprintf(unused->first, sizeof(unused->first), "%s", name);
-}
-
-int plan_unused(const struct plan *plan, const struct model_config *config, struct model_unused *ret)
-{
-	const struct safetensors *checkpoint = plan->checkpoint;
-	CLEANUP(cleanup_free) bool *used = calloc(checkpoint->n_tensors, sizeof(*used));
-
-	if (!used)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < plan->n_placements; i++) {
-		size_t index = (size_t)(plan->placements[i].tensor - checkpoint->tensors);
-
-		assert(index < checkpoint->n_tensors);
-		used[index] = true;
-	}
-	*ret = (struct model_unused){0};
-	for (uint32_t i = 0; i < checkpoint->n_tensors; i++) {
-		if (!used[i])
-			plan_count_unused(checkpoint, config, checkpoint->tensors[i].name, ret);
-	}
 	return 0;
 }

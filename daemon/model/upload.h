@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_MODEL_UPLOAD_H
+#define MIMEO_DAEMON_MODEL_UPLOAD_H
+
+/* Weights from files to the device: read in chunks, converted where the plan says so. */
+
+#include "daemon/model/plan.h"
+
+#define UPLOAD_READS 16 /* in flight; on an H200, 16 GB from the page cache: 8 load 23 GB/s, 16 load 45 */
+
+struct upload {
+	/* the caller's */
+	struct device *device;
+	const char *directory;
+	struct plan_placement *placements; /* from malloc; upload_deinit frees them */
+	uint32_t n_placements;
+	void (*progress)(void *userdata, uint64_t done, uint64_t total); /* NULL: none */
+	void *userdata;
+	struct model_error *error;
+	/* upload_run's */
+	uint64_t done, total;  /* bytes of files */
+	struct stream *stream; /* of the copies */
+	struct event *copied[UPLOAD_READS]; /* by chunk */
+	void *chunks; /* pinned, UPLOAD_READS of them */
+	size_t chunk_bytes;
+	float *widened; /* a chunk as float32, or narrowed again */
+	struct reader_segment *segments; /* [n_placements] */
+};
+
+/* Fill the placements, which get the order of the files. *ret_reader: as reader_run's name. 0, or -errno with a
+ * sentence; no copy is in progress on return. */
+int upload_run(struct upload *upload, const struct safetensors *checkpoint, const char **ret_reader);
+/* Frees the placements and what upload_run took. */
+void upload_deinit(struct upload *upload);
+
+/* The sentence, and the -errno, of a device's condition. */
+int upload_device_failed(
+	struct model_error *error, const char *directory, const char *what, int rc);
+
+#endif
