@@ -15,6 +15,7 @@
 
 #include "daemon/model/error.h"
 #include "daemon/model/hf_config.h"
+#include "daemon/model/hf_quantisation.h"
 
 #define LAYERS_MAX 1000u
 #define VOCAB_MAX (1u << 24)
@@ -87,8 +88,7 @@ static const struct family *hf_config_find_family(const struct field_object *roo
 /* Refuse what would change the arithmetic. */
 static void hf_config_refuse_variants(const struct field_object *root)
 {
-	static const char *const unsupported[] = {
-		"quantization_config", "compression_config", "per_layer_config"};
+	static const char *const unsupported[] = {"compression_config", "per_layer_config"};
 	const char *act;
 
 	for (size_t i = 0; i < sizeof(unsupported) / sizeof(unsupported[0]); i++) {
@@ -327,6 +327,7 @@ static int hf_config_parse_root(
 		hf_eagle_parse(root, config);
 	hf_config_parse_biases(root, config);
 	hf_rope_parse(root, config);
+	hf_quantisation_parse(root, &config->quantisation);
 	hf_config_default_ids(root, family, config);
 	hf_config_parse_ids(root, config);
 	if (root->file->rc)

@@ -9,6 +9,7 @@ void model_config_deinit(struct model_config *config)
 	if (!config)
 		return;
 	free(config->windows);
+	quantisation_free(config->quantisation);
 	*config = (struct model_config){0};
 }
 

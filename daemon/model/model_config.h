@@ -13,6 +13,7 @@
 #include "attention/attention.h"
 #include "attention/kv_cache.h"
 #include "daemon/model/error.h"
+#include "daemon/model/quantisation.h"
 
 enum model_family {
 	MODEL_LLAMA,
@@ -85,6 +86,7 @@ struct model_config {
 	uint32_t n_eos;
 	int32_t eos[MODEL_EOS_MAX];
 	int32_t bos; /* -1: none */
+	struct quantisation *quantisation; /* NULL: weights are not quantised */
 	/* generation_config.json's defaults: greedy unless do_sample is true */
 	struct slot_sampling sampling;
 };

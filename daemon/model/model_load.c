@@ -37,6 +37,7 @@ static struct model *model_load_new(const struct model_config *config, uint32_t 
 		return NULL;
 	model->config = *config;
 	model->max_positions = max_positions;
+	model->config.quantisation = NULL; /* what the weights are no longer */
 	model->config.windows = calloc(config->n_layers, sizeof(*config->windows));
 	model->layers = calloc(config->n_layers, sizeof(*model->layers));
 	if (!model->config.windows || !model->layers)

@@ -63,6 +63,24 @@ static void check_rope(const struct model_config *c)
 	}
 }
 
+/* Sizes, and answers for names of all kinds. */
+static void check_quantisation(const struct quantisation *q)
+{
+	static const char *const modules[] = {"lm_head", "model.layers.10.self_attn.q_proj",
+		"model.layers.3.mlp.experts.255.gate_proj", "model.layers.3.mlp.gate"};
+	char text[QUANTISATION_TEXT_MAX], why[QUANTISATION_WHY_MAX];
+
+	if (!q)
+		return;
+	if (q->block_rows > HF_WIDTH_MAX || q->block_cols > HF_WIDTH_MAX)
+		abort();
+	quantisation_describe(q, text);
+	if (!*text)
+		abort();
+	for (size_t i = 0; i < sizeof(modules) / sizeof(modules[0]); i++)
+		quantisation_rule_of(q, modules[i], why);
+}
+
 static void check_sampling(const struct slot_sampling *s)
 {
 	if (!(s->temperature >= 0) || !(s->top_p >= 0 && s->top_p <= 1) ||
@@ -87,6 +105,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (!hf_config_parse("c", text, size, false, &config, &error)) {
 		check_sizes(&config);
 		check_latent(&config);
+		check_quantisation(config.quantisation);
 		check_rope(&config);
 		model_config_deinit(&config);
 	} else if (!*error.text) {
@@ -96,6 +115,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (!hf_config_parse("d", text, size, true, &config, &error)) {
 		check_sizes(&config);
 		check_draft(&config);
+		check_quantisation(config.quantisation);
 		check_rope(&config);
 		model_config_deinit(&config);
 	} else if (!*error.text) {

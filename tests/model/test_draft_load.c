@@ -146,7 +146,8 @@ static void test_variants_that_are_not_computed_are_refused_by_name(void **state
 		{EAGLE3(",\"eagle_aux_hidden_state_layer_ids\":[1,2]"),
 			"eagle_aux_hidden_state_layer_ids is not a list of 3 layers"},
 		{EAGLE(",\"draft_vocab_size\":100"), "draft_vocab_size 100 is not vocab_size 200"},
-		{EAGLE(",\"quantization_config\":{}"), "quantization_config is not supported"},
+		{EAGLE(",\"quantization_config\":{\"quant_method\":\"hqq\"}"),
+			"quantization_config.quant_method \"hqq\" is not one of"},
 		{"{\"architectures\":[\"LlamaForCausalLMEagle\"]," DRAFT_SIZES
 		 ",\"num_hidden_layers\":2}", "num_hidden_layers 2: a draft model with more"},
 	};

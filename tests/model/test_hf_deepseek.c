@@ -254,8 +254,6 @@ static void test_heads_that_cannot_be_are_refused(void **state)
 	expect_refusal(V3(",\"q_lora_rank\":-1"), -EINVAL, "q_lora_rank -1 is not between");
 	expect_refusal("{\"architectures\":[\"DeepseekV2ForCausalLM\"]," DEEP
 		       "\"num_hidden_layers\":6}", -EINVAL, "num_experts_per_tok is missing");
-	expect_refusal(V3(",\"quantization_config\":{\"quant_method\":\"fp8\"}"), -ENOTSUP,
-		"quantization_config is not supported");
 }
 
 int main(void)

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_MODEL_QUANTISATION_H
+#define MIMEO_DAEMON_MODEL_QUANTISATION_H
+
+/* What config.json says of quantised weights: their format, and which modules have them. The
+ * tensors themselves are quantised.h's. */
+
+#include "daemon/model/modules.h"
+
+enum quantisation_method {
+	QUANTISATION_FP8,    /* fp8, and compressed-tensors' float-quantized */
+	QUANTISATION_PACKED, /* compressed-tensors' pack-quantized, 4 bits */
+	QUANTISATION_GPTQ,   /* 4 bits */
+	QUANTISATION_AWQ,    /* gemm, 4 bits */
+};
+
+struct quantisation {
+	enum quantisation_method method;
+	uint32_t block_rows, block_cols; /* of one factor; 0: all of the matrix */
+	bool symmetric;                  /* PACKED: no zeros are stored */
+	bool needs_groups;               /* the columns' groups are stored */
+	bool zeros_less_one;             /* GPTQ: zeros are stored as one less */
+	const char *excluded_key;        /* the field of `excluded`; static storage */
+	struct modules excluded;
+	bool targets_all;       /* all linear modules; else: */
+	struct modules targets; /* compressed-tensors */
+};
+
+enum quantisation_rule {
+	QUANTISATION_NEVER,
+	QUANTISATION_MAYBE, /* what the file has, holds */
+	QUANTISATION_ALWAYS,
+};
+/* Of a linear module. NEVER: *ret_why is the part of a sentence behind "but ". */
+#define QUANTISATION_WHY_MAX 160
+enum quantisation_rule quantisation_rule_of(const struct quantisation *quantisation,
+	const char *module, char ret_why[QUANTISATION_WHY_MAX]);
+
+/* "fp8 in blocks of 128 x 128". */
+#define QUANTISATION_TEXT_MAX 64
+void quantisation_describe(
+	const struct quantisation *quantisation, char ret[QUANTISATION_TEXT_MAX]);
+
+void quantisation_free(struct quantisation *quantisation);
+
+#endif

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_TESTS_MODEL_QUANTISATIONS_H
+#define MIMEO_TESTS_MODEL_QUANTISATIONS_H
+
+/* Small config.json texts with quantization_config. */
+
+#include "tests/model/configs.h"
+
+#include "daemon/model/quantisation.h"
+
+#define QUANTISED(fields) LLAMA(",\"quantization_config\":{" fields "}")
+
+#define FP8(more) QUANTISED("\"quant_method\":\"fp8\"" more)
+
+#define COMPRESSED_GROUP(format, group, more)                                                      \
+	QUANTISED("\"quant_method\":\"compressed-tensors\",\"format\":\"" format                   \
+		  "\",\"config_groups\":{\"group_0\":{" group "}}" more)
+#define COMPRESSED(format, weights, more)                                                          \
+	COMPRESSED_GROUP(format, "\"targets\":[\"Linear\"],\"weights\":{" weights "}", more)
+#define AWQ(version, more)                                                                         \
+	QUANTISED("\"quant_method\":\"awq\",\"bits\":4,\"group_size\":64,\"zero_point\":true,"     \
+		  "\"version\":\"" version "\"" more)
+
+static inline const struct quantisation *quantisation_of(const char *text)
+{
+	const struct quantisation *quantisation = parse(text).quantisation;
+
+	assert_non_null(quantisation);
+	return quantisation;
+}
+
+#endif

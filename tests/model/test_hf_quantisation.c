@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: MIT */
+
+/* quantization_config of config.json: what is read, and what is refused by its name and value. */
+
+#include "tests/model/quantisations.h"
+
+static void assert_described(const char *text, const char *want)
+{
+	char have[QUANTISATION_TEXT_MAX];
+
+	quantisation_describe(quantisation_of(text), have);
+	assert_string_equal(have, want);
+}
+
+/* ---- fp8 ---- */
+
+static void test_fp8_has_blocks_of_the_size_given(void **state)
+{
+	const struct quantisation *q =
+		quantisation_of(FP8(",\"fmt\":\"e4m3\",\"weight_block_size\":[128,64]"));
+
+	assert_int_equal(q->method, QUANTISATION_FP8);
+	assert_int_equal(q->block_rows, 128);
+	assert_int_equal(q->block_cols, 64);
+	assert_described(FP8(",\"weight_block_size\":[128,64]"), "fp8 in blocks of 128 x 64");
+}
+
+static void test_fp8_without_a_block_size_has_a_factor_a_tensor(void **state)
+{
+	assert_int_equal(quantisation_of(FP8(""))->block_rows, 0);
+	assert_described(FP8(",\"weight_block_size\":null"), "fp8 with a factor a tensor");
+}
+
+static void test_schemes_of_activations_do_not_change_weights(void **state)
+{
+	quantisation_of(FP8(",\"activation_scheme\":\"static\""));
+	quantisation_of(FP8(",\"activation_scheme\":\"dynamic\""));
+}
+
+/* ---- compressed-tensors ---- */
+
+#define FLOATS(strategy)                                                                           \
+	COMPRESSED("float-quantized",                                                              \
+		"\"num_bits\":8,\"type\":\"float\",\"symmetric\":true,\"strategy\":" strategy, "")
+#define INTS(more)                                                                                 \
+	COMPRESSED("pack-quantized", "\"num_bits\":4,\"type\":\"int\",\"strategy\":" more, "")
+
+static void test_strategies_of_floats_are_factors(void **state)
+{
+	assert_described(FLOATS("\"channel\""), "fp8 with a factor a row");
+	assert_described(FLOATS("\"tensor\""), "fp8 with a factor a tensor");
+	assert_described(
+		FLOATS("\"block\",\"block_structure\":[128,128]"), "fp8 in blocks of 128 x 128");
+}
+
+static void test_strategies_of_packed_integers_are_factors(void **state)
+{
+	assert_described(INTS("\"group\",\"group_size\":128"), "int4 in groups of 128");
+	assert_described(INTS("\"channel\""), "int4 with a factor a row");
+}
+
+static void test_packed_integers_are_symmetric_unless_it_says_otherwise(void **state)
+{
+	assert_true(quantisation_of(INTS("\"channel\""))->symmetric);
+	assert_false(quantisation_of(INTS("\"channel\",\"symmetric\":false"))->symmetric);
+}
+
+static void test_only_an_order_by_group_needs_stored_groups(void **state)
+{
+#define ORDERED(order) INTS("\"group\",\"group_size\":32,\"actorder\":" order)
+	assert_true(quantisation_of(ORDERED("\"group\""))->needs_groups);
+	assert_false(quantisation_of(ORDERED("\"weight\""))->needs_groups);
+	assert_false(quantisation_of(ORDERED("null"))->needs_groups);
+}
+
+static void test_inputs_in_8_bits_do_not_change_weights(void **state)
+{
+	quantisation_of(COMPRESSED_GROUP("float-quantized",
+		"\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":8,\"type\":\"float\","
+		"\"strategy\":\"channel\"},\"input_activations\":{\"num_bits\":8,"
+		"\"type\":\"float\",\"strategy\":\"token\",\"dynamic\":true},"
+		"\"output_activations\":null",
+		",\"kv_cache_scheme\":null,\"ignore\":[],\"sparsity_config\":{},"
+		"\"transform_config\":{},\"version\":\"0.9\",\"quantization_status\":\"frozen\","
+		"\"global_compression_ratio\":1.5"));
+}
+
+/* ---- gptq, awq ---- */
+
+#define GPTQ(more) QUANTISED("\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":128" more)
+static void test_gptq_of_both_versions_is_read(void **state)
+{
+	assert_true(quantisation_of(GPTQ(""))->zeros_less_one);
+	assert_true(quantisation_of(GPTQ(",\"checkpoint_format\":\"gptq\""))->zeros_less_one);
+	assert_false(quantisation_of(GPTQ(",\"checkpoint_format\":\"gptq_v2\""))->zeros_less_one);
+	assert_false(quantisation_of(GPTQ(",\"format\":\"gptq_v2\""))->zeros_less_one);
+	assert_described(GPTQ(""), "int4 (gptq) in groups of 128");
+}
+
+static void test_gptq_in_the_order_of_activations_has_stored_groups(void **state)
+{
+	assert_false(quantisation_of(GPTQ(",\"desc_act\":false"))->needs_groups);
+	assert_true(quantisation_of(GPTQ(",\"desc_act\":true"))->needs_groups);
+}
+
+static void test_group_size_of_minus_one_is_a_row(void **state)
+{
+	assert_described(QUANTISED("\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":-1"),
+		"int4 (gptq) with a factor a row");
+}
+
+static void test_awq_is_read(void **state)
+{
+	assert_described(AWQ("gemm", ""), "int4 (awq) in groups of 64");
+}
+
+#define REFUSED_FP8(claim, more, words) REFUSED(claim, FP8(more), -ENOTSUP, words)
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_fp8_has_blocks_of_the_size_given),
+		cmocka_unit_test(test_fp8_without_a_block_size_has_a_factor_a_tensor),
+		cmocka_unit_test(test_schemes_of_activations_do_not_change_weights),
+		cmocka_unit_test(test_strategies_of_floats_are_factors),
+		cmocka_unit_test(test_strategies_of_packed_integers_are_factors),
+		cmocka_unit_test(test_packed_integers_are_symmetric_unless_it_says_otherwise),
+		cmocka_unit_test(test_only_an_order_by_group_needs_stored_groups),
+		cmocka_unit_test(test_inputs_in_8_bits_do_not_change_weights),
+		cmocka_unit_test(test_gptq_of_both_versions_is_read),
+		cmocka_unit_test(test_gptq_in_the_order_of_activations_has_stored_groups),
+		cmocka_unit_test(test_group_size_of_minus_one_is_a_row),
+		cmocka_unit_test(test_awq_is_read),
+		REFUSED("other methods are refused", QUANTISED("\"quant_method\":\"bitsandbytes\""),
+			-ENOTSUP,
+			"quantization_config.quant_method \"bitsandbytes\" is not one of"),
+		REFUSED("missing method is refused", QUANTISED("\"bits\":4"), -EINVAL,
+			"quantization_config.quant_method is missing"),
+		REFUSED("configuration that is no object is refused",
+			LLAMA(",\"quantization_config\":7"), -EINVAL,
+			"quantization_config is not an object"),
+		REFUSED("compression_config is refused", LLAMA(",\"compression_config\":{}"),
+			-ENOTSUP, "compression_config is not supported"),
+		REFUSED_FP8("other float formats are refused", ",\"fmt\":\"e5m2\"",
+			"quantization_config.fmt \"e5m2\" is not supported"),
+		REFUSED_FP8("formats of factors are refused", ",\"scale_fmt\":\"ue8m0\"",
+			"quantization_config.scale_fmt \"ue8m0\" is not supported"),
+		REFUSED_FP8("unknown schemes of activations are refused",
+			",\"activation_scheme\":\"odd\"",
+			"quantization_config.activation_scheme \"odd\" is not supported"),
+		REFUSED_FP8("schemes of the cache are refused",
+			",\"kv_cache_scheme\":{\"num_bits\":8}",
+			"quantization_config.kv_cache_scheme {\"num_bits\":8} is not supported"),
+		REFUSED_FP8("unknown fields are refused", ",\"novel\":true",
+			"quantization_config.novel true is not supported"),
+		REFUSED_FP8("block of one size is refused", ",\"weight_block_size\":[128]",
+			"quantization_config.weight_block_size [128] is not supported"),
+		REFUSED_FP8("block without rows is refused", ",\"weight_block_size\":[0,128]",
+			"quantization_config.weight_block_size [0,128] is not supported"),
+		REFUSED_FP8("block that no model has is refused",
+			",\"weight_block_size\":[128,4294967297]",
+			"quantization_config.weight_block_size [128,4294967297] is not supported"),
+		REFUSED_FP8("excluded modules that are no list are refused",
+			",\"modules_to_not_convert\":\"lm_head\"",
+			"quantization_config.modules_to_not_convert \"lm_head\" is not supported"),
+		REFUSED("other formats of compressed-tensors are refused",
+			COMPRESSED("nvfp4-pack-quantized", "", ""), -ENOTSUP,
+			"quantization_config.format \"nvfp4-pack-quantized\" is not supported"),
+		REFUSED("weights that are not compressed are refused",
+			COMPRESSED(
+				"float-quantized", "", ",\"quantization_status\":\"calibration\""),
+			-ENOTSUP, "quantization_config.quantization_status \"calibration\" is not"),
+		REFUSED("sparse weights are refused",
+			COMPRESSED("float-quantized", "",
+				",\"sparsity_config\":{\"format\":\"sparse-24-bitmask\"}"),
+			-ENOTSUP,
+			"quantization_config.sparsity_config {\"format\":\"sparse-24-bitmask\"} "
+			"is"),
+		REFUSED("transformed weights are refused",
+			COMPRESSED("float-quantized", "", ",\"transform_config\":{\"a\":1}"),
+			-ENOTSUP,
+			"quantization_config.transform_config {\"a\":1} is not supported"),
+		REFUSED("quantised caches of compressed-tensors are refused",
+			COMPRESSED("float-quantized", "", ",\"kv_cache_scheme\":{\"num_bits\":8}"),
+			-ENOTSUP,
+			"quantization_config.kv_cache_scheme {\"num_bits\":8} is not supported"),
+		REFUSED("quantised outputs are refused",
+			COMPRESSED_GROUP("float-quantized",
+				"\"targets\":[\"Linear\"],\"weights\":{},\"output_activations\":{"
+				"\"a\":1}",
+				""),
+			-ENOTSUP,
+			"config_groups.group_0.output_activations {\"a\":1} is not supported"),
+		REFUSED("inputs in 4 bits are refused",
+			COMPRESSED_GROUP("float-quantized",
+				"\"targets\":[\"Linear\"],\"weights\":{},\"input_activations\":"
+				"{\"num_bits\":4,\"type\":\"float\"}",
+				""),
+			-ENOTSUP, "group_0.input_activations.num_bits 4 is not supported"),
+		REFUSED("two groups are refused",
+			QUANTISED("\"quant_method\":\"compressed-tensors\",\"format\":"
+				  "\"pack-quantized\",\"config_groups\":{\"a\":{},\"b\":{}}"),
+			-ENOTSUP, "quantization_config.config_groups has 2 groups"),
+		REFUSED("group without weights is refused",
+			COMPRESSED_GROUP("float-quantized", "\"targets\":[\"Linear\"]", ""),
+			-EINVAL, "quantization_config.config_groups.group_0.weights is missing"),
+		REFUSED("floats of 4 bits are refused",
+			COMPRESSED("float-quantized",
+				"\"num_bits\":4,\"type\":\"float\",\"strategy\":\"tensor\"", ""),
+			-ENOTSUP, "config_groups.group_0.weights.num_bits 4 is not supported"),
+		REFUSED("packed integers of 8 bits are refused",
+			COMPRESSED("pack-quantized",
+				"\"num_bits\":8,\"type\":\"int\",\"strategy\":\"channel\"", ""),
+			-ENOTSUP, "config_groups.group_0.weights.num_bits 8 is not supported"),
+		REFUSED("weights quantised as they are used are refused",
+			FLOATS("\"tensor\",\"dynamic\":true"), -ENOTSUP,
+			"config_groups.group_0.weights.dynamic true is not supported"),
+		REFUSED("strategies without a layout are refused", FLOATS("\"token\""), -ENOTSUP,
+			"config_groups.group_0.weights.strategy \"token\" is not supported"),
+		REFUSED("missing group size is refused", INTS("\"group\""), -EINVAL,
+			"config_groups.group_0.weights.group_size is missing"),
+		REFUSED("group without columns is refused", INTS("\"group\",\"group_size\":0"),
+			-EINVAL, "config_groups.group_0.weights.group_size 0 is not between"),
+		REFUSED("missing block is refused", FLOATS("\"block\""), -ENOTSUP,
+			"config_groups.group_0.weights.block_structure"),
+		REFUSED("gptq of 8 bits is refused",
+			QUANTISED("\"quant_method\":\"gptq\",\"bits\":8,\"group_size\":128"),
+			-ENOTSUP, "quantization_config.bits 8 is not supported"),
+		REFUSED("gptq without bits is refused",
+			QUANTISED("\"quant_method\":\"gptq\",\"group_size\":128"), -EINVAL,
+			"quantization_config.bits is missing"),
+		REFUSED("other layouts of gptq are refused",
+			GPTQ(",\"checkpoint_format\":\"marlin\""), -ENOTSUP,
+			"quantization_config.checkpoint_format \"marlin\" is not supported"),
+		REFUSED("gptq in marlin's layout is refused", GPTQ(",\"is_marlin_format\":true"),
+			-ENOTSUP, "quantization_config.is_marlin_format true is not supported"),
+		REFUSED("gptq in other words is refused", GPTQ(",\"pack_dtype\":\"int8\""),
+			-ENOTSUP, "quantization_config.pack_dtype \"int8\" is not supported"),
+		REFUSED("gptq that differs between modules is refused",
+			GPTQ(",\"dynamic\":{\"+:.*down.*\":{\"bits\":8}}"), -ENOTSUP,
+			"quantization_config.dynamic {\"+:.*down.*\":{\"bits\":8}} is not "
+			"supported"),
+		REFUSED("gptq of some modules is refused",
+			GPTQ(",\"modules_in_block_to_quantize\":[[\"self_attn.q_proj\"]]"),
+			-ENOTSUP, "quantization_config.modules_in_block_to_quantize"),
+		REFUSED("group size that is none is refused",
+			QUANTISED("\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":-2"),
+			-EINVAL, "quantization_config.group_size -2 is not between"),
+		REFUSED("other layouts of awq are refused", AWQ("gemv", ""), -ENOTSUP,
+			"quantization_config.version \"gemv\" is not supported"),
+		REFUSED("awq without zeros is refused",
+			QUANTISED("\"quant_method\":\"awq\",\"bits\":4,\"group_size\":64,"
+				  "\"zero_point\":false,\"version\":\"gemm\""),
+			-ENOTSUP, "quantization_config.zero_point false is not supported"),
+	};
+
+	return cmocka_run_group_tests_name("hf_quantisation", tests, NULL, free_configs);
+}
