@@ -3,7 +3,7 @@
 #define MIMEO_KERNELS_CONVERT_H
 
 /*
- * bf16, f16 and f32 to float32, on the host, exactly; and float32 to bf16. Runs of CONVERT_BLOCK
+ * bf16, f16, f32 and e4m3 to float32, on the host, exactly; and float32 to bf16. Runs of CONVERT_BLOCK
  * have a constant trip count and no branches, which compilers vectorise at -O2 as well.
  */
 
@@ -46,6 +46,12 @@ CONVERT_VALUE float f16_to_f32(uint16_t x)
 	float value = float_of_bits(magnitude << 13) * 0x1p112f;
 
 	return float_of_bits(bits_of_float(value) | special | (uint32_t)(x & 0x8000u) << 16);
+}
+
+/* As above: the bias of e4m3 is 7, that of float32 127. Its NaN, 0x7f and 0xff, becomes 480. */
+CONVERT_VALUE float e4m3_to_f32(uint8_t x)
+{
+	return float_of_bits((x & 0x7fu) << 20 | (x & 0x80u) << 24) * 0x1p120f;
 }
 
 /* To nearest, ties to even; a NaN stays one. */
@@ -91,6 +97,17 @@ UNCHECKED_LOOP void f16_to_f32_n(float *restrict dst, const uint16_t *restrict s
 			dst[i + j] = f16_to_f32(src[i + j]);
 	for (; i < n; i++)
 		dst[i] = f16_to_f32(src[i]);
+}
+
+UNCHECKED_LOOP void e4m3_to_f32_n(float *restrict dst, const uint8_t *restrict src, size_t n)
+{
+	size_t i = 0;
+
+	for (; i + CONVERT_BLOCK <= n; i += CONVERT_BLOCK)
+		for (size_t j = 0; j < CONVERT_BLOCK; j++)
+			dst[i + j] = e4m3_to_f32(src[i + j]);
+	for (; i < n; i++)
+		dst[i] = e4m3_to_f32(src[i]);
 }
 
 /* n elements of the weight, from element `first` in row order. */

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_MODEL_QUANTISED_H
+#define MIMEO_DAEMON_MODEL_QUANTISED_H
+
+/*
+ * Matrices that a checkpoint holds quantised, and their widening to float32.
+ *
+ * A SOURCE is a matrix W [rows, cols]: the file's numbers q (its DATA) and SIDE TENSORS, which are
+ * small. Whatever the format, in float32, and exactly in this order of operations,
+ *
+ *	W[n, k] = (q[n, k] - zero[n, g]) * factor[n / block_rows, g]
+ *
+ * where the column's group g is k / block_cols, or is stored. A FORMAT knows the tensors' names,
+ * dtypes and layouts; one whose data has its factors within needs no side tensors. Rows are widened
+ * in any order, some at a time. If the data is transposed it has to be whole in memory for that: the
+ * uploader gathers it, for about as many tensors as it has reads in flight. Else a row is
+ * row_bytes of it.
+ *
+ * quantised_find: names, dtypes, shapes, before anything is read; quantised_sides_read: the side
+ * tensors' contents, checked; quantised_widen: data and sides to float32.
+ */
+
+#include "daemon/model/quantisation.h"
+#include "daemon/model/safetensors.h"
+
+enum quantised_side {
+	QUANTISED_FACTORS,
+	QUANTISED_ZEROS,
+	QUANTISED_GROUPS, /* [cols] */
+	QUANTISED_UNREAD, /* a tensor of the module that does not change its weights */
+	QUANTISED_SIDES,
+};
+
+struct quantised_source {
+	const struct quantised_format *format; /* NULL: the tensor is not quantised */
+	const char *path;                      /* the data's file, for errors */
+	const struct safetensors_tensor *data;
+	const struct safetensors_tensor *sides[QUANTISED_SIDES]; /* NULL: none */
+	uint32_t rows, cols;
+	uint32_t block_rows, block_cols; /* elements that share a factor */
+	bool zeros_less_one;
+};
+
+struct quantised_sides {
+	float *factors;   /* [rows / block_rows, groups]; NULL: the data has them */
+	float *zeros;     /* [rows, groups]; NULL: all are the format's */
+	uint32_t *groups; /* [cols]; NULL: k / block_cols */
+};
+
+/* The module's matrix of that shape: 0, also if its data is not there or not quantised (format
+ * NULL), or -errno with a sentence that names the tensor: a side tensor is missing, or has another
+ * dtype or shape. *ret_name: the name that the data has, for the sentence of a caller that needs
+ * it. */
+#define QUANTISED_NAME_MAX 128
+int quantised_find(const struct safetensors *checkpoint, const struct quantisation *quantisation,
+	const char *module, uint32_t rows, uint32_t cols, struct quantised_source *ret,
+	char ret_name[QUANTISED_NAME_MAX], struct model_error *error);
+
+/* Read and check: no factor is NaN, infinite, or so large that a weight could be. *ret is the
+ * caller's. */
+int quantised_sides_read(const struct quantised_source *source,
+	const struct safetensors *checkpoint, struct quantised_sides *ret,
+	struct model_error *error);
+/* A zeroed one is allowed. */
+void quantised_sides_deinit(struct quantised_sides *sides);
+/* Bytes of the side tensors that quantised_sides_read reads. */
+uint64_t quantised_side_bytes(const struct quantised_source *source);
+
+bool quantised_is_transposed(const struct quantised_source *source);
+/* Of the data, if it is not transposed. */
+uint64_t quantised_row_bytes(const struct quantised_source *source);
+/* Rows [first, first + n) to ret[n, cols]. `data`: these rows of it, or all of it if it is
+ * transposed. 0, or -EINVAL with a sentence: a weight is not a number. */
+int quantised_widen(const struct quantised_source *source, const struct quantised_sides *sides,
+	const void *data, uint32_t first, uint32_t n, float *ret, struct model_error *error);
+
+#endif
