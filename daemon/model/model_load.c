@@ -56,6 +56,7 @@ static int model_load_count(const char *directory, const struct model_config *co
 		.directory = directory,
 		.checkpoint = checkpoint,
 		.activation_dtype = activation_dtype,
+		.quantisation = config->quantisation,
 		.error = error,
 	};
 	int rc;
@@ -139,16 +140,18 @@ static void model_load_rope_deinit(struct model_load_rope *rope)
 
 /* ---- a model ---- */
 
-static int model_load_place(
-	struct model *model, const struct safetensors *checkpoint, struct upload *upload)
+static int model_load_place(struct model *model, const struct safetensors *checkpoint,
+	const struct quantisation *quantisation, struct upload *upload)
 {
 	struct plan plan = {
 		.directory = upload->directory,
 		.checkpoint = checkpoint,
 		.activation_dtype = model->activation_dtype,
+		.quantisation = quantisation,
 		.arena = {.base = model->memory, .size = model->bytes},
 		.error = upload->error,
 	};
+	char text[QUANTISATION_TEXT_MAX];
 	int rc;
 
 	upload->placements =
@@ -161,6 +164,11 @@ static int model_load_place(
 	if (rc)
 		return rc;
 	upload->n_placements = plan.n_placements;
+	if (quantisation) {
+		quantisation_describe(quantisation, text);
+		snprintf(model->quantised, sizeof(model->quantised), "%s, widened to %s at load", text,
+			model->activation_dtype == DTYPE_F32 ? "f32" : "bf16");
+	}
 	rc = plan_unused(&plan, &model->config, &model->unused);
 	return rc ? model_fail(upload->error, rc, "%s: no memory to look through its tensors",
 			    upload->directory)
@@ -169,12 +177,12 @@ static int model_load_place(
 
 /* The model has its memory; place and fill it. */
 static int model_load_fill(
-	struct model *model, const struct safetensors *checkpoint, const int32_t *d2t,
-	struct upload *upload)
+	struct model *model, const struct safetensors *checkpoint,
+	const struct quantisation *quantisation, const int32_t *d2t, struct upload *upload)
 {
 	CLEANUP(model_load_rope_deinit) struct model_load_rope rope = {0};
 	struct device *device = model->device;
-	int rc = model_load_place(model, checkpoint, upload);
+	int rc = model_load_place(model, checkpoint, quantisation, upload);
 
 	if (rc)
 		return rc;
@@ -269,7 +277,7 @@ int model_load(struct device *device, const char *directory, const struct model_
 	rc = model_load_take_memory(model, directory, error);
 	if (rc)
 		return rc;
-	rc = model_load_fill(model, &checkpoint, d2t, &upload);
+	rc = model_load_fill(model, &checkpoint, config->quantisation, d2t, &upload);
 	if (rc)
 		return rc;
 	model->load_seconds = (double)(clock_ns() - start_ns) * 1e-9;

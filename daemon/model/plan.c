@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include <assert.h>
 #include <errno.h>
-#include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 
 #include "daemon/model/error.h"
-#include "daemon/model/plan.h"
+#include "daemon/model/plan_tensor.h"
 
 #define NO_LAYER UINT32_MAX
 /* norms 4, q, k, v, o, gate, up, down and a bias of each; or norms 4, q_a, q, kv_a, kv_b, o, gate, up,
@@ -28,74 +26,18 @@ uint32_t plan_placements_max(const struct model_config *config)
 		PLACEMENTS_BESIDE;
 }
 
-/* Keep the first failure and its sentence, about the tensor `name` in `where`. */
-__attribute__((format(printf, 5, 6))) static void plan_fail(struct plan *plan, int rc,
-	const char *where, const char *name, const char *format, ...)
-{
-	char why[400];
-	va_list args;
-
-	assert(rc < 0);
-	if (plan->rc)
-		return;
-	va_start(args, format);
-	vsnprintf(why, sizeof(why), format, args);
-	va_end(args);
-	plan->rc = model_fail(plan->error, rc, "%s: tensor \"%s\"%s", where, name, why);
-}
-
-static void plan_fail_shape(struct plan *plan, const struct safetensors_tensor *tensor,
-	uint32_t rows, uint32_t cols)
-{
-	char have[SAFETENSORS_DIMS_MAX * 22 + 1] = "", want[32];
-	size_t at = 0;
-
-	for (uint32_t i = 0; i < tensor->n_dims; i++)
-		at += (size_t)snprintf(have + at, sizeof(have) - at, "%s%" PRIu64, i ? ", " : "",
-			tensor->shape[i]);
-	if (cols)
-		snprintf(want, sizeof(want), "%u, %u", rows, cols);
-	else
-		snprintf(want, sizeof(want), "%u", rows);
-	plan_fail(plan, -EINVAL, plan->checkpoint->files[tensor->file].path, tensor->name,
-		": shape [%s] is not [%s], which the configuration gives it%s%s", have, want,
-		plan->assumed[0] ? ", with defaults for what it leaves out: " : "", plan->assumed);
-}
-
-/* The tensor, checked, or NULL; cols 0: a vector of `rows` elements. */
-static const struct safetensors_tensor *plan_find(
-	struct plan *plan, const char *name, uint32_t rows, uint32_t cols)
-{
-	const struct safetensors *checkpoint = plan->checkpoint;
-	const struct safetensors_tensor *tensor = safetensors_find(checkpoint, name);
-
-	if (!tensor) {
-		plan_fail(plan, -EINVAL,
-			checkpoint->n_files == 1 ? checkpoint->files[0].path : plan->directory,
-			name, " is missing");
-		return NULL;
-	}
-	assert(tensor->file < checkpoint->n_files);
-	if (!tensor->usable)
-		plan_fail(plan, -ENOTSUP, checkpoint->files[tensor->file].path, name,
-			": dtype %s is not one of F32, BF16, F16", tensor->dtype_name);
-	else if (tensor->n_dims != (cols ? 2 : 1) || tensor->shape[0] != rows ||
-		(cols && tensor->shape[1] != cols))
-		plan_fail_shape(plan, tensor, rows, cols);
-	return plan->rc ? NULL : tensor;
-}
-
 /* The composition of one weight: parts one after another, or the parts of each of n_experts experts. */
 struct plan_recipe {
 	uint32_t layer; /* NO_LAYER: the parts' names are whole */
 	const struct plan_part *parts;
 	uint32_t n_parts, n_experts;
 	uint32_t cols; /* 0: a vector */
-	bool as_f32;   /* whatever the device's activations are */
+	enum plan_kind kind;
+	bool as_f32; /* whatever the device's activations are */
 };
 
-static const struct safetensors_tensor *plan_find_part(
-	struct plan *plan, const struct plan_recipe *recipe, uint32_t i)
+static bool plan_find_part(struct plan *plan, const struct plan_recipe *recipe, uint32_t i,
+	struct plan_placement *ret)
 {
 	const struct plan_part *part = &recipe->parts[i % recipe->n_parts];
 	char name[96];
@@ -110,25 +52,23 @@ static const struct safetensors_tensor *plan_find_part(
 	else
 		snprintf(name, sizeof(name), "%slayers.%u.%s",
 			plan->family == MODEL_EAGLE ? "" : "model.", recipe->layer, part->name);
-	return plan_find(plan, name, part->rows, recipe->cols);
+	return plan_tensor_find(
+		plan, &(struct plan_want){name, part->rows, recipe->cols, recipe->kind}, ret);
 }
 
 /* The dtype of the weight that the parts make, and its rows. */
 static enum dtype plan_choose_dtype(
 	struct plan *plan, const struct plan_recipe *recipe, uint32_t n, uint32_t *ret_rows)
 {
-	enum dtype dtype = DTYPE_F32;
+	enum dtype dtype = DTYPE_F32, own;
+	struct plan_placement part;
 
 	*ret_rows = 0;
 	for (uint32_t i = 0; i < n; i++) {
-		const struct safetensors_tensor *tensor = plan_find_part(plan, recipe, i);
-
-		if (!tensor)
+		if (!plan_find_part(plan, recipe, i, &part))
 			return dtype;
-		if (!i)
-			dtype = tensor->dtype;
-		else if (tensor->dtype != dtype)
-			dtype = DTYPE_F32;
+		own = part.source.format ? DTYPE_F32 : part.tensor->dtype;
+		dtype = i && own != dtype ? DTYPE_F32 : own;
 		*ret_rows += recipe->parts[i % recipe->n_parts].rows;
 	}
 	if (recipe->as_f32)
@@ -154,9 +94,12 @@ static struct weight plan_recipe(struct plan *plan, const struct plan_recipe *re
 		.rows = recipe->cols ? rows : 1,
 		.cols = recipe->cols ? recipe->cols : rows};
 	for (uint32_t i = 0; target && plan->placements && i < n; i++) {
-		assert(plan->n_placements < plan->max_placements);
-		plan->placements[plan->n_placements++] = (struct plan_placement){
-			.tensor = plan_find_part(plan, recipe, i), .target = target, .dtype = dtype};
+		struct plan_placement *placement = &plan->placements[plan->n_placements++];
+
+		assert(plan->n_placements <= plan->max_placements);
+		plan_find_part(plan, recipe, i, placement);
+		placement->target = target;
+		placement->dtype = dtype;
 		target += recipe->parts[i % recipe->n_parts].rows * cols * dtype_bytes(dtype);
 	}
 	return weight;
@@ -175,6 +118,17 @@ static struct weight plan_one(
 	struct plan *plan, uint32_t layer, const char *name, uint32_t rows, uint32_t cols)
 {
 	return plan_parts(plan, layer, &(struct plan_part){name, rows}, 1, cols);
+}
+
+static struct weight plan_of_kind(struct plan *plan, enum plan_kind kind, uint32_t layer,
+	const char *name, uint32_t rows, uint32_t cols)
+{
+	return plan_recipe(plan,
+		&(struct plan_recipe){.layer = layer,
+			.parts = &(struct plan_part){name, rows},
+			.n_parts = 1,
+			.cols = cols,
+			.kind = kind});
 }
 
 static void plan_attention(struct plan *plan, const struct model_config *c, uint32_t layer,
@@ -263,7 +217,8 @@ static void plan_experts(struct plan *plan, const struct model_config *c, uint32
 		{"up_proj.weight", e->intermediate_size}};
 	const struct plan_part down = {"down_proj.weight", c->hidden_size};
 
-	l->router = plan_one(plan, layer, "mlp.gate.weight", e->n, c->hidden_size);
+	l->router = plan_of_kind(
+		plan, PLAN_EITHER, layer, "mlp.gate.weight", e->n, c->hidden_size);
 	if (e->choice_bias)
 		l->router_bias = plan_recipe(plan,
 			&(struct plan_recipe){
@@ -302,11 +257,13 @@ static void plan_ends(struct plan *plan, const struct model_config *c, struct mo
 
 	if (c->tie_word_embeddings && !has_embedding && has_head)
 		embedding = head;
-	model->embedding = plan_one(plan, NO_LAYER, embedding, c->vocab_size, c->hidden_size);
+	model->embedding = plan_of_kind(
+		plan, PLAN_PLAIN, NO_LAYER, embedding, c->vocab_size, c->hidden_size);
 	if (c->tie_word_embeddings && !(has_embedding && has_head))
 		model->head = model->embedding;
 	else
-		model->head = plan_one(plan, NO_LAYER, head, c->vocab_size, c->hidden_size);
+		model->head = plan_of_kind(
+			plan, PLAN_EITHER, NO_LAYER, head, c->vocab_size, c->hidden_size);
 	model->final_norm = plan_one(plan, NO_LAYER, "model.norm.weight", c->hidden_size, 0);
 }
 
@@ -320,11 +277,11 @@ static void plan_eagle3_ends(struct plan *plan, const struct model_config *c, st
 
 	model->final_norm = plan_one(plan, NO_LAYER, "norm.weight", c->hidden_size, 0);
 	if (safetensors_find(plan->checkpoint, embedding))
-		model->embedding =
-			plan_one(plan, NO_LAYER, embedding, c->vocab_size, c->hidden_size);
+		model->embedding = plan_of_kind(
+			plan, PLAN_PLAIN, NO_LAYER, embedding, c->vocab_size, c->hidden_size);
 	if (safetensors_find(plan->checkpoint, head) || c->draft.vocab_size != c->vocab_size)
-		model->head =
-			plan_one(plan, NO_LAYER, head, c->draft.vocab_size, c->hidden_size);
+		model->head = plan_of_kind(plan, PLAN_EITHER, NO_LAYER, head, c->draft.vocab_size,
+			c->hidden_size);
 	else if (c->tie_word_embeddings)
 		model->head = model->embedding;
 }
@@ -336,7 +293,7 @@ static void plan_draft(struct plan *plan, const struct model_config *c, struct m
 	const uint32_t hidden = c->hidden_size;
 	struct model_layer *l = &model->layers[0];
 
-	model->fc = plan_one(plan, NO_LAYER, "fc.weight", hidden,
+	model->fc = plan_of_kind(plan, PLAN_EITHER, NO_LAYER, "fc.weight", hidden,
 		(is_eagle3 ? MODEL_FEATURES : 2) * hidden);
 	if (safetensors_find(plan->checkpoint, "fc.bias"))
 		model->fc_bias = plan_one(plan, NO_LAYER, "fc.bias", hidden, 0);

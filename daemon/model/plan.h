@@ -8,22 +8,25 @@
  */
 
 #include "daemon/model/model.h"
+#include "daemon/model/quantised.h"
 #include "daemon/model/safetensors.h"
 #include "kernels/arena.h"
 
 /* A tensor and its place in memory. */
 struct plan_placement {
-	const struct safetensors_tensor *tensor;
+	const struct safetensors_tensor *tensor; /* or the source's data */
+	struct quantised_source source;          /* format NULL: it is not quantised */
 	uint8_t *target;
 	enum dtype dtype; /* in memory */
 };
 
 struct plan {
 	const char *directory; /* for errors */
-	/* The device's. With float32, weights keep the checkpoint's dtype (float32 if fused parts
-	 * differ); else all get the activations' dtype, which the device's GEMM needs. */
+	/* The device's. With float32, weights keep the checkpoint's dtype (float32 if they are quantised
+	 * or fused parts differ); else all get the activations' dtype, which the device's GEMM needs. */
 	enum dtype activation_dtype;
 	const struct safetensors *checkpoint;
+	const struct quantisation *quantisation; /* NULL: nothing is */
 	struct arena arena;
 	struct plan_placement *placements; /* [plan_placements_max], or NULL: none wanted */
 	uint32_t n_placements;

@@ -44,6 +44,16 @@ static void plan_count_unused(const struct safetensors *checkpoint, const struct
 		snprintf(unused->first, sizeof(unused->first), "%s", name);
 }
 
+static void plan_mark(
+	const struct safetensors *checkpoint, const struct safetensors_tensor *tensor, bool *used)
+{
+	if (!tensor)
+		return;
+	assert(tensor >= checkpoint->tensors &&
+		tensor < checkpoint->tensors + checkpoint->n_tensors);
+	used[tensor - checkpoint->tensors] = true;
+}
+
 int plan_unused(const struct plan *plan, const struct model_config *config, struct model_unused *ret)
 {
 	const struct safetensors *checkpoint = plan->checkpoint;
@@ -52,10 +62,11 @@ int plan_unused(const struct plan *plan, const struct model_config *config, stru
 	if (!used)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < plan->n_placements; i++) {
-		size_t index = (size_t)(plan->placements[i].tensor - checkpoint->tensors);
+		const struct plan_placement *p = &plan->placements[i];
 
-		assert(index < checkpoint->n_tensors);
-		used[index] = true;
+		plan_mark(checkpoint, p->tensor, used);
+		for (uint32_t side = 0; side < QUANTISED_SIDES; side++)
+			plan_mark(checkpoint, p->source.sides[side], used);
 	}
 	*ret = (struct model_unused){0};
 	for (uint32_t i = 0; i < checkpoint->n_tensors; i++) {

@@ -11,23 +11,15 @@
 #define CHUNK_MAX (4u << 20)
 #define CHUNK_MULTIPLE 4096u
 
-int upload_device_failed(
-	struct model_error *error, const char *directory, const char *what, int rc)
+static uint64_t upload_max(uint64_t a, uint64_t b)
 {
-	return model_fail(error, rc == DEVICE_E_MEMORY ? -ENOMEM : rc < 0 ? rc : -EIO, "%s: %s: %s",
-		directory, what, device_strerror(rc));
-}
-
-static int upload_failed(const struct upload *upload, int rc)
-{
-	return upload_device_failed(
-		upload->error, upload->directory, "weights cannot be uploaded", rc);
+	return a > b ? a : b;
 }
 
 static struct event *upload_event_of(const struct upload *upload, const void *data)
 {
-	size_t chunk = (size_t)((const char *)data - (const char *)upload->chunks) /
-		upload->chunk_bytes;
+	size_t chunk =
+		(size_t)((const char *)data - (const char *)upload->chunks) / upload->chunk_bytes;
 
 	assert(chunk < UPLOAD_READS);
 	return upload->copied[chunk];
@@ -39,7 +31,7 @@ static int upload_copy_converted(struct upload *upload, const struct plan_placem
 {
 	const struct weight source = {.data = data, .dtype = p->tensor->dtype};
 
-	assert(n * sizeof(float) <= 2 * upload->chunk_bytes);
+	assert(n * sizeof(float) <= upload->widened_bytes);
 	weight_to_f32(upload->widened, &source, 0, n);
 	/* In place: an element of two bytes is written after the one of four was read. */
 	if (p->dtype == DTYPE_BF16)
@@ -56,26 +48,44 @@ static int upload_copy(struct upload *upload, void *target, const void *data, si
 	return rc ? rc : ops->event_record(upload_event_of(upload, data), upload->stream);
 }
 
-/* The copy goes on while the next chunks are read; release waits for it. */
-static int upload_deliver(
-	void *userdata, uint32_t segment, uint64_t offset, const void *data, size_t bytes)
+/* Bytes of a tensor that is not quantised: 0, or READER_KEPT: the copy goes on while the next
+ * chunks are read; release waits for it. */
+static int upload_take_plain(
+	struct upload *upload, uint32_t placement, uint64_t offset, const void *data, size_t bytes)
 {
-	struct upload *upload = userdata;
-	const struct plan_placement *p = &upload->placements[segment];
+	const struct plan_placement *p = &upload->placements[placement];
 	size_t width = dtype_bytes(p->tensor->dtype), n = bytes / width, first = offset / width;
 	uint8_t *target = p->target + first * dtype_bytes(p->dtype);
 	bool kept = p->dtype == p->tensor->dtype;
 	int rc;
 
-	assert(segment < upload->n_placements && offset + bytes <= p->tensor->bytes);
 	rc = kept ? upload_copy(upload, target, data, bytes)
 		  : upload_copy_converted(upload, p, target, data, n);
 	if (rc)
 		return upload_failed(upload, rc);
+	return kept ? READER_KEPT : 0;
+}
+
+static int upload_deliver(
+	void *userdata, uint32_t segment, uint64_t offset, const void *data, size_t bytes)
+{
+	struct upload *upload = userdata;
+	const struct upload_part *part = &upload->parts[segment];
+	const struct plan_placement *p = &upload->placements[part->placement];
+	int rc;
+
+	assert(segment < upload->n_segments && part->placement < upload->n_placements);
+	if (part->first_row)
+		offset += part->first_row * quantised_row_bytes(&p->source);
+	assert(offset + bytes <= p->tensor->bytes);
+	rc = p->source.format ? upload_take_quantised(upload, part->placement, offset, data, bytes)
+			      : upload_take_plain(upload, part->placement, offset, data, bytes);
+	if (rc < 0)
+		return rc;
 	upload->done += bytes;
 	if (upload->progress)
 		upload->progress(upload->userdata, upload->done, upload->total);
-	return kept ? READER_KEPT : 0;
+	return rc;
 }
 
 static int upload_release(void *userdata, const void *data)
@@ -96,8 +106,7 @@ static int upload_in_file_order(const void *a, const void *b)
 	return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-static int upload_read(struct upload *upload, const struct safetensors *checkpoint,
-	const char **ret_reader)
+static int upload_read(struct upload *upload, const char **ret_reader)
 {
 	const struct reader_options options = {
 		.memory = upload->chunks,
@@ -109,18 +118,7 @@ static int upload_read(struct upload *upload, const struct safetensors *checkpoi
 	};
 	int rc, synced;
 
-	for (uint32_t i = 0; i < upload->n_placements; i++) {
-		const struct safetensors_tensor *t = upload->placements[i].tensor;
-
-		upload->segments[i] = (struct reader_segment){
-			.fd = checkpoint->files[t->file].fd,
-			.path = checkpoint->files[t->file].path,
-			.offset = t->offset,
-			.bytes = t->bytes,
-		};
-	}
-	rc = reader_run(
-		upload->segments, upload->n_placements, &options, ret_reader, upload->error);
+	rc = reader_run(upload->segments, upload->n_segments, &options, ret_reader, upload->error);
 	/* The last copies, even of a failed reading: they use memory that is about to be freed. */
 	synced = upload->device->ops->stream_sync(upload->stream);
 	if (rc)
@@ -151,47 +149,116 @@ void upload_deinit(struct upload *upload)
 		ops->stream_free(upload->stream);
 	if (upload->chunks)
 		ops->host_free(upload->device, upload->chunks);
+	for (uint32_t i = 0; upload->quantised && i < upload->n_placements; i++)
+		upload_quantised_deinit(&upload->quantised[i]);
+	free(upload->quantised);
 	free(upload->widened);
+	free(upload->parts);
 	free(upload->segments);
 	free(upload->placements);
 }
 
-/* Chunks no larger than the largest tensor needs. */
+/* Chunks no larger than the largest tensor needs, and no smaller than a quantised row. */
 static void upload_size_chunks(struct upload *upload)
 {
-	uint64_t largest = 0;
+	uint64_t largest = 0, row = 0, widened = 0;
 
 	for (uint32_t i = 0; i < upload->n_placements; i++) {
-		uint64_t bytes = upload->placements[i].tensor->bytes;
+		const struct quantised_source *source = &upload->placements[i].source;
 
-		upload->total += bytes;
-		largest = bytes > largest ? bytes : largest;
+		upload->total += upload->placements[i].tensor->bytes;
+		largest = upload_max(largest, upload->placements[i].tensor->bytes);
+		if (!source->format)
+			continue;
+		upload->total += quantised_side_bytes(source);
+		widened = upload_max(widened, source->cols * sizeof(float));
+		if (!quantised_is_transposed(source))
+			row = upload_max(row, quantised_row_bytes(source));
 	}
-	largest = largest > CHUNK_MAX ? CHUNK_MAX : largest + CHUNK_MULTIPLE - 1;
+	largest = upload_max(largest > CHUNK_MAX ? CHUNK_MAX : largest, row) + CHUNK_MULTIPLE - 1;
 	upload->chunk_bytes = largest - largest % CHUNK_MULTIPLE;
+	upload->widened_bytes = upload_max(2 * upload->chunk_bytes, widened);
 }
 
-int upload_run(struct upload *upload, const struct safetensors *checkpoint,
-	const char **ret_reader)
+/* Rows of a segment: as many as a chunk holds, and as fit when they are widened. */
+static uint32_t upload_segment_rows(const struct upload *upload, const struct plan_placement *p)
+{
+	uint64_t rows, widened;
+
+	if (!p->source.format || quantised_is_transposed(&p->source))
+		return 0;
+	rows = upload->chunk_bytes / quantised_row_bytes(&p->source);
+	widened = upload->widened_bytes / (p->source.cols * sizeof(float));
+	rows = rows < widened ? rows : widened;
+	assert(rows > 0);
+	return rows < p->source.rows ? (uint32_t)rows : p->source.rows;
+}
+
+/* The segments of a placement. */
+static void upload_add_segments(struct upload *upload, uint32_t placement)
+{
+	const struct plan_placement *p = &upload->placements[placement];
+	const struct safetensors_file *file = &upload->checkpoint->files[p->tensor->file];
+	uint32_t rows = upload_segment_rows(upload, p), first = 0;
+	uint64_t at = 0, bytes = rows ? rows * quantised_row_bytes(&p->source) : p->tensor->bytes;
+
+	do {
+		uint64_t left = p->tensor->bytes - at;
+
+		upload->parts[upload->n_segments] = (struct upload_part){placement, first};
+		upload->segments[upload->n_segments++] = (struct reader_segment){
+			.fd = file->fd,
+			.path = file->path,
+			.offset = p->tensor->offset + at,
+			.bytes = left < bytes ? left : bytes,
+		};
+		first += rows;
+		at += bytes;
+	} while (at < p->tensor->bytes);
+}
+
+static int upload_take_segments(struct upload *upload)
+{
+	size_t n = 0;
+
+	for (uint32_t i = 0; i < upload->n_placements; i++) {
+		const struct plan_placement *p = &upload->placements[i];
+		uint32_t rows = upload_segment_rows(upload, p);
+
+		n += rows ? (p->source.rows + rows - 1) / rows : 1;
+	}
+	upload->segments = calloc(n, sizeof(*upload->segments));
+	upload->parts = calloc(n, sizeof(*upload->parts));
+	upload->quantised = calloc(upload->n_placements, sizeof(*upload->quantised));
+	upload->widened = malloc(upload->widened_bytes);
+	if (!upload->segments || !upload->parts || !upload->quantised || !upload->widened)
+		return model_fail(
+			upload->error, -ENOMEM, "%s: no memory for reads", upload->directory);
+	for (uint32_t i = 0; i < upload->n_placements; i++)
+		upload_add_segments(upload, i);
+	assert(upload->n_segments == n);
+	return 0;
+}
+
+int upload_run(struct upload *upload, const struct safetensors *checkpoint, const char **ret_reader)
 {
 	int rc;
 
+	upload->checkpoint = checkpoint;
 	qsort(upload->placements, upload->n_placements, sizeof(*upload->placements),
 		upload_in_file_order);
 	upload_size_chunks(upload);
-	rc = upload->device->ops->host_alloc(upload->device, UPLOAD_READS * upload->chunk_bytes,
-		&upload->chunks);
+	rc = upload->device->ops->host_alloc(
+		upload->device, UPLOAD_READS * upload->chunk_bytes, &upload->chunks);
 	if (rc)
 		return upload_device_failed(
 			upload->error, upload->directory, "no pinned memory for reads", rc);
-	upload->segments = calloc(upload->n_placements, sizeof(*upload->segments));
-	upload->widened = malloc(2 * upload->chunk_bytes);
-	if (!upload->segments || !upload->widened)
-		return model_fail(
-			upload->error, -ENOMEM, "%s: no memory for reads", upload->directory);
+	rc = upload_take_segments(upload);
+	if (rc)
+		return rc;
 	rc = upload_take_stream(upload);
 	if (rc)
 		return upload_device_failed(
 			upload->error, upload->directory, "no stream for uploads", rc);
-	return upload_read(upload, checkpoint, ret_reader);
+	return upload_read(upload, ret_reader);
 }

@@ -2,11 +2,27 @@
 #ifndef MIMEO_DAEMON_MODEL_UPLOAD_H
 #define MIMEO_DAEMON_MODEL_UPLOAD_H
 
-/* Weights from files to the device: read in chunks, converted where the plan says so. */
+/*
+ * Weights from files to the device: read in chunks, converted where the plan says so. A tensor is a
+ * segment of the reading; a quantised one, unless it is transposed, has segments of whole rows,
+ * each of one chunk.
+ */
 
 #include "daemon/model/plan.h"
 
-#define UPLOAD_READS 16 /* in flight; on an H200, 16 GB from the page cache: 8 load 23 GB/s, 16 load 45 */
+#define UPLOAD_READS 16 /* in flight; on an H200, 16 GB from the page cache: 8 load 23 GB/s, 16 45 */
+
+/* What a segment is of: rows of a placement from first_row on. */
+struct upload_part {
+	uint32_t placement, first_row;
+};
+
+/* A quantised tensor that is being read. */
+struct upload_quantised {
+	uint64_t done; /* bytes of its data */
+	struct quantised_sides sides;
+	uint8_t *gathered; /* transposed data: all of it, as far as it has come */
+};
 
 struct upload {
 	/* the caller's */
@@ -18,23 +34,36 @@ struct upload {
 	void *userdata;
 	struct model_error *error;
 	/* upload_run's */
-	uint64_t done, total;  /* bytes of files */
-	struct stream *stream; /* of the copies */
+	const struct safetensors *checkpoint;
+	uint64_t done, total;               /* bytes of files */
+	struct stream *stream;              /* of the copies */
 	struct event *copied[UPLOAD_READS]; /* by chunk */
-	void *chunks; /* pinned, UPLOAD_READS of them */
+	void *chunks;                       /* pinned, UPLOAD_READS of them */
 	size_t chunk_bytes;
 	float *widened; /* a chunk as float32, or narrowed again */
-	struct reader_segment *segments; /* [n_placements] */
+	size_t widened_bytes;
+	struct reader_segment *segments; /* [n_segments] */
+	struct upload_part *parts;       /* [n_segments] */
+	uint32_t n_segments;
+	struct upload_quantised *quantised; /* [n_placements] */
 };
 
-/* Fill the placements, which get the order of the files. *ret_reader: as reader_run's name. 0, or -errno with a
- * sentence; no copy is in progress on return. */
-int upload_run(struct upload *upload, const struct safetensors *checkpoint, const char **ret_reader);
+/* Fill the placements, which get the order of the files. *ret_reader: as reader_run's name. 0, or
+ * -errno with a sentence; no copy is in progress on return. */
+int upload_run(
+	struct upload *upload, const struct safetensors *checkpoint, const char **ret_reader);
 /* Frees the placements and what upload_run took. */
 void upload_deinit(struct upload *upload);
+
+/* upload_quantised.c: take bytes of a quantised placement's data, from `offset` on. 0, or -errno
+ * with a sentence. */
+int upload_take_quantised(
+	struct upload *upload, uint32_t placement, uint64_t offset, const void *data, size_t bytes);
+void upload_quantised_deinit(struct upload_quantised *quantised);
 
 /* The sentence, and the -errno, of a device's condition. */
 int upload_device_failed(
 	struct model_error *error, const char *directory, const char *what, int rc);
+int upload_failed(const struct upload *upload, int rc);
 
 #endif

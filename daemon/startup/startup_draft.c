@@ -122,9 +122,10 @@ int startup_draft_load(const struct startup_model *model, struct engine_model_op
 	options->n_drafts = startup_model_drafts(model);
 	options->draft_attention = model->draft_attention;
 	options->draft_support = model->draft_support;
-	log_info("model %s: draft: %s, %s of weights (%s of it the rope table), %u draft token%s per row, "
+	log_info("model %s: draft: %s%s%s, %s of weights (%s of it the rope table), %u draft token%s per row, "
 		 "%s for their logits",
 		model->options->name, model->draft.architecture,
+		*options->draft->quantised ? ", " : "", options->draft->quantised,
 		table_format_bytes(weights, (double)options->draft->bytes),
 		table_format_bytes(rope, (double)(options->draft->bytes - options->draft->weights_bytes)),
 		options->n_drafts,

@@ -255,9 +255,10 @@ int startup_model_load(const struct startup_model *model, struct device *device,
 	progress_end(&loading.progress);
 	if (rc != 0)
 		return startup_refuse(error, rc, "model %s: %s", name, model_error.text);
-	log_info("model %s: %s, %s of weights in %s (%s of it the rope table; %s, %.2f GB/s), attention %s, "
+	log_info("model %s: %s%s%s, %s of weights in %s (%s of it the rope table; %s, %.2f GB/s), attention %s, "
 		 "graph mode %s%s",
-		name, model->config.architecture, table_format_bytes(bytes, (double)loaded->bytes),
+		name, model->config.architecture, *loaded->quantised ? ", " : "", loaded->quantised,
+		table_format_bytes(bytes, (double)loaded->bytes),
 		table_format_seconds(seconds, loaded->load_seconds),
 		table_format_bytes(rope, (double)(loaded->bytes - loaded->weights_bytes)), loaded->reader,
 		(double)loaded->file_bytes * 1e-9 / loaded->load_seconds, model->attention->name,

@@ -292,6 +292,21 @@ static void test_log_and_operators_socket_agree_on_the_weights(void **state)
 		fail_msg("the log has no \"%s\"", line);
 }
 
+static void test_log_says_how_weights_were_quantised_and_that_they_are_widened(void **state)
+{
+	char option[512], line[128];
+
+	snprintf(option, sizeof(option), "quantised=%s",
+		source_path("tests/data/checkpoints/fp8-blocks"));
+	daemon_option(*state, "--model", option);
+	daemon_start(*state);
+	snprintf(line, sizeof(line),
+		"model quantised: LlamaForCausalLM, fp8 in blocks of 128 x 128, widened to %s at load, ",
+		test_on_cuda() ? "bf16" : "f32");
+	if (!daemon_log_has(*state, line))
+		fail_msg("the log has no \"%s\"", line);
+}
+
 /* ---- graphs ---- */
 
 static void test_full_graphs_of_a_backend_that_cannot_are_refused_before_loading(void **state)
@@ -370,6 +385,7 @@ int main(void)
 		OWN(test_pages_too_many_for_the_memory_are_refused),
 		OWN(test_inputs_too_large_for_the_memory_are_refused_before_loading),
 		OWN(test_log_and_operators_socket_agree_on_the_weights),
+		OWN(test_log_says_how_weights_were_quantised_and_that_they_are_widened),
 		OWN(test_full_graphs_of_a_backend_that_cannot_are_refused_before_loading),
 		OWN(test_mode_lowered_without_pieces_is_warned_of),
 		OWN(test_signal_before_serving_ends_the_daemon_with_status_1),

@@ -159,6 +159,19 @@ static struct checkpoint checkpoints[] = {
 	LATENT("deepseek-v2-yarn"),
 	LATENT("deepseek-v3"),
 	LATENT("deepseek-v3-halves"),
+	CHECKPOINT("fp8-blocks"),
+	CHECKPOINT("fp8-tensor"),
+	CHECKPOINT("compressed-channel"),
+	CHECKPOINT("compressed-tensor"),
+	CHECKPOINT("compressed-block"),
+	CHECKPOINT("compressed-int4"),
+	CHECKPOINT("compressed-int4-channel"),
+	CHECKPOINT("compressed-int4-order"),
+	CHECKPOINT("gptq"),
+	CHECKPOINT("gptq-order"),
+	CHECKPOINT("gptq-v2"),
+	CHECKPOINT("awq"),
+	LATENT("fp8-blocks-deepseek"),
 };
 
 /* A case of the group: a checkpoint with a backend. */

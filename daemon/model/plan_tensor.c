@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/model/plan_tensor.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/model/error.h"
+
+#define WEIGHT ".weight"
+
+/* Keep the first failure and its sentence, about the tensor `name` in `where`. */
+__attribute__((format(printf, 5, 6))) static void plan_tensor_fail(
+	struct plan *plan, int rc, const char *where, const char *name, const char *format, ...)
+{
+	char why[400];
+	va_list args;
+
+	assert(rc < 0);
+	if (plan->rc)
+		return;
+	va_start(args, format);
+	vsnprintf(why, sizeof(why), format, args);
+	va_end(args);
+	plan->rc = model_fail(plan->error, rc, "%s: tensor \"%s\"%s", where, name, why);
+}
+
+static void plan_tensor_fail_shape(
+	struct plan *plan, const struct safetensors_tensor *tensor, uint32_t rows, uint32_t cols)
+{
+	char have[SAFETENSORS_DIMS_MAX * 22 + 1] = "", want[32];
+	size_t at = 0;
+
+	for (uint32_t i = 0; i < tensor->n_dims; i++)
+		at += (size_t)snprintf(have + at, sizeof(have) - at, "%s%" PRIu64, i ? ", " : "",
+			tensor->shape[i]);
+	if (cols)
+		snprintf(want, sizeof(want), "%u, %u", rows, cols);
+	else
+		snprintf(want, sizeof(want), "%u", rows);
+	plan_tensor_fail(plan, -EINVAL, plan->checkpoint->files[tensor->file].path, tensor->name,
+		": shape [%s] is not [%s], which the configuration gives it%s%s", have, want,
+		plan->assumed[0] ? ", with defaults for what it leaves out: " : "", plan->assumed);
+}
+
+/* Where a tensor is that should be there. */
+static const char *plan_tensor_place(const struct plan *plan)
+{
+	return plan->checkpoint->n_files == 1 ? plan->checkpoint->files[0].path : plan->directory;
+}
+
+/* The tensor, checked, or NULL. */
+static const struct safetensors_tensor *plan_tensor_find_plain(
+	struct plan *plan, const struct plan_want *want)
+{
+	const struct safetensors *checkpoint = plan->checkpoint;
+	const struct safetensors_tensor *tensor = safetensors_find(checkpoint, want->name);
+
+	if (!tensor) {
+		plan_tensor_fail(plan, -EINVAL, plan_tensor_place(plan), want->name, " is missing");
+		return NULL;
+	}
+	assert(tensor->file < checkpoint->n_files);
+	if (!tensor->usable)
+		plan_tensor_fail(plan, -ENOTSUP, checkpoint->files[tensor->file].path, want->name,
+			": dtype %s is not one of F32, BF16, F16", tensor->dtype_name);
+	else if (tensor->n_dims != (want->cols ? 2 : 1) || tensor->shape[0] != want->rows ||
+		 (want->cols && tensor->shape[1] != want->cols))
+		plan_tensor_fail_shape(plan, tensor, want->rows, want->cols);
+	return plan->rc ? NULL : tensor;
+}
+
+/* ---- quantised modules ---- */
+
+/* False: the name is not that of a matrix that may be quantised. */
+static bool plan_tensor_module(const struct plan_want *want, char ret[96])
+{
+	size_t length = strlen(want->name), suffix = strlen(WEIGHT);
+
+	if (want->kind == PLAN_PLAIN || !want->cols || length <= suffix || length >= 96 ||
+		strcmp(want->name + length - suffix, WEIGHT))
+		return false;
+	snprintf(ret, 96, "%.*s", (int)(length - suffix), want->name);
+	return true;
+}
+
+/* The file against the configuration: a contradiction fails the plan. `data`: the name that
+ * quantised data has, or would have. */
+static void plan_tensor_check_rule(struct plan *plan, const struct plan_want *want,
+	const char *module, const char *data, const struct quantised_source *source)
+{
+	char why[QUANTISATION_WHY_MAX] = "";
+	enum quantisation_rule rule = quantisation_rule_of(plan->quantisation, module, why);
+
+	if (source->format && rule == QUANTISATION_NEVER)
+		plan_tensor_fail(plan, -EINVAL, source->path, data, " is quantised, but %s", why);
+	if (source->format || rule != QUANTISATION_ALWAYS || want->kind != PLAN_LINEAR)
+		return;
+	if (safetensors_find(plan->checkpoint, want->name))
+		plan_tensor_fail(plan, -EINVAL, plan_tensor_place(plan), want->name,
+			" is not quantised, and quantization_config does not exclude it");
+	else
+		plan_tensor_fail(plan, -EINVAL, plan_tensor_place(plan), data, " is missing");
+}
+
+bool plan_tensor_find(struct plan *plan, const struct plan_want *want, struct plan_placement *ret)
+{
+	char module[96], data[QUANTISED_NAME_MAX];
+	int rc;
+
+	ret->source = (struct quantised_source){0};
+	if (plan->rc)
+		return false;
+	if (plan->quantisation && plan_tensor_module(want, module)) {
+		rc = quantised_find(plan->checkpoint, plan->quantisation, module, want->rows,
+			want->cols, &ret->source, data, plan->error);
+		if (rc) {
+			plan->rc = rc;
+			return false;
+		}
+		plan_tensor_check_rule(plan, want, module, data, &ret->source);
+	}
+	ret->tensor = plan->rc             ? NULL
+		      : ret->source.format ? ret->source.data
+					   : plan_tensor_find_plain(plan, want);
+	return ret->tensor;
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT */
+
+/* Quantised tensors on their way to the device. Side tensors are in memory from the first bytes of
+ * their data to the last, transposed data is gathered meanwhile. Reads begin in the order of the
+ * files, so that at most UPLOAD_READS tensors and one more are under way. */
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/model/error.h"
+#include "daemon/model/upload.h"
+#include "kernels/convert.h"
+
+void upload_quantised_deinit(struct upload_quantised *quantised)
+{
+	quantised_sides_deinit(&quantised->sides);
+	free(quantised->gathered);
+	*quantised = (struct upload_quantised){0};
+}
+
+/* Widen rows [first, first + n) and copy them, as many at a time as `widened` holds. */
+static int upload_widen_rows(struct upload *upload, const struct plan_placement *p,
+	const struct quantised_sides *sides, const uint8_t *data, uint32_t first, uint32_t n)
+{
+	const struct quantised_source *source = &p->source;
+	size_t step = quantised_is_transposed(source) ? 0 : quantised_row_bytes(source);
+	size_t most = upload->widened_bytes / (source->cols * sizeof(float));
+	uint32_t rows;
+	int rc;
+
+	assert(most > 0);
+	for (uint32_t at = 0; at < n; at += rows) {
+		size_t elements, before = (size_t)(first + at) * source->cols;
+
+		rows = n - at < most ? n - at : (uint32_t)most;
+		elements = (size_t)rows * source->cols;
+		rc = quantised_widen(source, sides, data + at * step, first + at, rows,
+			upload->widened, upload->error);
+		if (rc)
+			return rc;
+		if (p->dtype == DTYPE_BF16)
+			f32_to_bf16_n(upload->widened, upload->widened, elements);
+		rc = upload->device->ops->copy(upload->device,
+			p->target + before * dtype_bytes(p->dtype), upload->widened,
+			elements * dtype_bytes(p->dtype));
+		if (rc)
+			return upload_failed(upload, rc);
+	}
+	return 0;
+}
+
+static int upload_begin_quantised(
+	struct upload *upload, const struct plan_placement *p, struct upload_quantised *quantised)
+{
+	int rc = quantised_sides_read(
+		&p->source, upload->checkpoint, &quantised->sides, upload->error);
+
+	if (rc)
+		return rc;
+	upload->done += quantised_side_bytes(&p->source);
+	if (!quantised_is_transposed(&p->source))
+		return 0;
+	quantised->gathered = malloc(p->tensor->bytes);
+	return quantised->gathered
+		       ? 0
+		       : model_fail(upload->error, -ENOMEM, "%s: no memory for tensor \"%.128s\"",
+				 upload->directory, p->tensor->name);
+}
+
+int upload_take_quantised(
+	struct upload *upload, uint32_t placement, uint64_t offset, const void *data, size_t bytes)
+{
+	const struct plan_placement *p = &upload->placements[placement];
+	struct upload_quantised *quantised = &upload->quantised[placement];
+	int rc = quantised->done ? 0 : upload_begin_quantised(upload, p, quantised);
+	bool is_last;
+
+	if (rc)
+		return rc;
+	quantised->done += bytes;
+	is_last = quantised->done == p->tensor->bytes;
+	assert(quantised->done <= p->tensor->bytes);
+	if (quantised->gathered) {
+		memcpy(quantised->gathered + offset, data, bytes);
+		rc = is_last ? upload_widen_rows(upload, p, &quantised->sides, quantised->gathered,
+				       0, p->source.rows)
+			     : 0;
+	} else {
+		uint64_t row = quantised_row_bytes(&p->source);
+
+		assert(offset % row == 0 && bytes % row == 0);
+		rc = upload_widen_rows(upload, p, &quantised->sides, data, (uint32_t)(offset / row),
+			(uint32_t)(bytes / row));
+	}
+	if (is_last)
+		upload_quantised_deinit(quantised);
+	return rc;
+}
