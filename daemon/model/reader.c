@@ -28,7 +28,7 @@ struct reader_cursor {
 static bool reader_next(struct reader_cursor *cursor, size_t chunk_bytes, struct reader_chunk *ret)
 {
 	const struct reader_segment *s;
-	uint64_t left;
+	uint64_t left, whole = chunk_bytes;
 
 	while (cursor->segment < cursor->n_segments &&
 		cursor->offset == cursor->segments[cursor->segment].bytes) {
@@ -41,7 +41,11 @@ static bool reader_next(struct reader_cursor *cursor, size_t chunk_bytes, struct
 	left = s->bytes - cursor->offset;
 	ret->segment = cursor->segment;
 	ret->offset = cursor->offset;
-	ret->bytes = left < chunk_bytes ? (size_t)left : chunk_bytes;
+	if (s->multiple) {
+		assert(s->multiple <= chunk_bytes);
+		whole -= whole % s->multiple;
+	}
+	ret->bytes = (size_t)(left < whole ? left : whole);
 	ret->done = 0;
 	cursor->offset += ret->bytes;
 	assert(ret->bytes && cursor->offset <= s->bytes);

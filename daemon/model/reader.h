@@ -24,6 +24,7 @@ struct reader_segment {
 	int fd;
 	const char *path; /* for errors */
 	uint64_t offset, bytes;
+	uint32_t multiple; /* of which its chunks are, but for the last; 0: of any number of bytes */
 };
 
 #define READER_DEPTH_MAX 64u
@@ -32,7 +33,7 @@ struct reader_segment {
 
 struct reader_options {
 	void *memory;       /* depth * chunk_bytes */
-	size_t chunk_bytes; /* chunks begin at multiples of it within their segment */
+	size_t chunk_bytes; /* at most so many; a segment's chunks but for its last have the same size */
 	uint32_t depth; /* at most READER_DEPTH_MAX */
 	uint32_t stall_ms; /* 0: READER_STALL_MS */
 	/* Take `bytes` bytes at `offset` of a segment: 0, or READER_KEPT; any other value ends the

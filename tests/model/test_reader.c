@@ -21,6 +21,7 @@ struct sink {
 	uint8_t *bytes[3];   /* where each segment goes */
 	uint64_t n_bytes;
 	uint32_t n_chunks, fail_at;
+	uint32_t multiple;   /* of the chunks of segment 0 but for its last; 0: CHUNK */
 	bool misaligned;
 };
 
@@ -30,7 +31,8 @@ static int take(void *userdata, uint32_t segment, uint64_t offset, const void *d
 
 	if (++sink->n_chunks == sink->fail_at)
 		return -ECANCELED;
-	sink->misaligned |= offset % CHUNK != 0 || bytes > CHUNK;
+	sink->misaligned |= bytes > CHUNK ||
+		offset % (sink->multiple && !segment ? sink->multiple : CHUNK) != 0;
 	memcpy(sink->bytes[segment] + offset, data, bytes);
 	sink->n_bytes += bytes;
 	return 0;
@@ -232,6 +234,21 @@ static void check_nothing_to_read_is_done_at_once(void **state)
 	assert_int_equal(w->sink.n_chunks, 0);
 }
 
+static void check_chunks_hold_multiples_where_a_segment_asks_for_them(void **state)
+{
+	struct world *w = *state;
+	const struct reader_segment segments[] = {
+		{w->fd, w->path, 7, 210 * 100, 210}, {w->fd, w->path, 50000, 9000}};
+
+	w->sink.multiple = 210;
+	assert_int_equal(run(w, segments, 2, NULL), 0);
+	assert_false(w->sink.misaligned);
+	assert_int_equal(w->sink.n_chunks, 6 + 3);
+	for (int i = 0; i < 2; i++)
+		assert_memory_equal(
+			w->bytes[i], w->contents + segments[i].offset, segments[i].bytes);
+}
+
 /* ---- a stall ---- */
 
 #define STALL_MS 50
@@ -342,6 +359,7 @@ int main(void)
 		BOTH(kept_memory_is_not_read_into_until_released),
 		BOTH(failed_release_ends_the_reading),
 		BOTH(nothing_to_read_is_done_at_once),
+		BOTH(chunks_hold_multiples_where_a_segment_asks_for_them),
 		cmocka_unit_test_setup_teardown(test_opened_file_is_one_that_reads_may_wait_for,
 			world_setup, world_teardown),
 		cmocka_unit_test_setup_teardown(
