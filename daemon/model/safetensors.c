@@ -495,6 +495,7 @@ int safetensors_open(const char *directory, struct safetensors *ret, struct mode
 
 	if (fd < 0)
 		return fd;
+	s.dtypes = "F32, BF16, F16";
 	s.files = calloc(SAFETENSORS_FILES_MAX, sizeof(*s.files));
 	if (!s.files)
 		return model_fail(error, -ENOMEM, "%s: no memory for its files", directory);
@@ -521,11 +522,22 @@ void safetensors_deinit(struct safetensors *safetensors)
 	*safetensors = (struct safetensors){0};
 }
 
+uint64_t safetensors_elements(const struct safetensors_tensor *tensor, uint64_t bytes)
+{
+	const struct block_format *format = tensor->format;
+
+	assert(tensor->usable && bytes % (format ? format->bytes : dtype_bytes(tensor->dtype)) == 0);
+	return format ? bytes / format->bytes * format->elements : bytes / dtype_bytes(tensor->dtype);
+}
+
 const struct safetensors_tensor *safetensors_find(const struct safetensors *safetensors,
 	const char *name)
 {
+	char buffer[SAFETENSORS_NAME_MAX];
 	struct safetensors_tensor key = {.name = (char *)name};
 
+	if (safetensors->rename)
+		key.name = (char *)safetensors->rename(name, buffer, sizeof(buffer));
 	if (!safetensors->n_tensors)
 		return NULL;
 	return bsearch(&key, safetensors->tensors, safetensors->n_tensors, sizeof(key),

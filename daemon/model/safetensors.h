@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/model/block_format.h"
 #include "daemon/model/error.h"
 #include "kernels/device.h"
 
@@ -26,7 +27,10 @@ struct safetensors_tensor {
 	char *name;
 	char dtype_name[16]; /* as written: "BF16" */
 	bool usable;         /* dtype is one of F32, BF16, F16 */
-	enum dtype dtype;    /* if usable */
+	enum dtype dtype;    /* if usable; of packed elements, that to which they are widened */
+	const struct block_format *format; /* of packed elements; else NULL */
+	/* Rows of a head, of whose rows 2i and 2i + 1 the model has row i of each half; else 0. */
+	uint32_t head_rows;
 	uint32_t n_dims;
 	uint64_t shape[SAFETENSORS_DIMS_MAX];
 	uint32_t file;   /* index into files */
@@ -45,12 +49,19 @@ struct safetensors {
 	uint32_t n_files;
 	struct safetensors_tensor *tensors; /* sorted by name */
 	uint32_t n_tensors;
+	const char *dtypes; /* the usable ones, for errors */
+	/* The file's name for the tensor that Hugging Face's files name so, perhaps in the buffer; NULL: the same. */
+	const char *(*rename)(const char *name, char *buffer, size_t size);
 };
+
+#define SAFETENSORS_NAME_MAX 128u /* of a buffer for `rename` */
 
 int safetensors_open(const char *directory, struct safetensors *ret, struct model_error *error);
 /* A zeroed one is allowed. */
 void safetensors_deinit(struct safetensors *safetensors);
-/* NULL: no tensor has that name. */
+/* The elements in that many bytes of a usable tensor: whole ones, or whole blocks. */
+uint64_t safetensors_elements(const struct safetensors_tensor *tensor, uint64_t bytes);
+/* NULL: no tensor has that name, which is Hugging Face's. */
 const struct safetensors_tensor *safetensors_find(const struct safetensors *safetensors,
 	const char *name);
 
