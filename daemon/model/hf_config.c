@@ -17,10 +17,6 @@
 #include "daemon/model/hf_config.h"
 #include "daemon/model/hf_quantisation.h"
 
-#define LAYERS_MAX 1000u
-#define VOCAB_MAX (1u << 24)
-#define LENGTH_MAX (1u << 28)
-
 struct family {
 	const char *architecture;
 	enum model_family family;
@@ -138,9 +134,9 @@ static void hf_config_parse_sizes(const struct field_object *root, const struct 
 {
 	config->hidden_size = field_u32_needed(root, "hidden_size", 1, HF_WIDTH_MAX);
 	config->intermediate_size = field_u32_needed(root, "intermediate_size", 1, HF_WIDTH_MAX);
-	config->n_layers = field_u32_needed(root, "num_hidden_layers", 1, LAYERS_MAX);
+	config->n_layers = field_u32_needed(root, "num_hidden_layers", 1, HF_LAYERS_MAX);
 	config->n_heads = field_u32_needed(root, "num_attention_heads", 1, HF_HEADS_MAX);
-	config->vocab_size = field_u32_needed(root, "vocab_size", 1, VOCAB_MAX);
+	config->vocab_size = field_u32_needed(root, "vocab_size", 1, HF_VOCAB_MAX);
 	if (hf_config_is_deepseek(family)) {
 		hf_deepseek_parse(root, config);
 	} else {
@@ -148,7 +144,7 @@ static void hf_config_parse_sizes(const struct field_object *root, const struct 
 		hf_config_parse_kv_heads(root, family, config);
 	}
 	config->max_seq_len = field_u32(
-		root, "max_position_embeddings", 1, LENGTH_MAX, family->max_seq_len);
+		root, "max_position_embeddings", 1, HF_LENGTH_MAX, family->max_seq_len);
 	config->rms_norm_eps = (float)field_real(root, "rms_norm_eps", 0, 1, 1e-6);
 	config->tie_word_embeddings = field_bool(root, "tie_word_embeddings", false);
 }

@@ -3,8 +3,8 @@
 #define MIMEO_DAEMON_MODEL_MODEL_CONFIG_H
 
 /*
- * The contents of config.json and generation_config.json: a model's family, sizes and rope, and values
- * derived from them.
+ * The contents of config.json and generation_config.json, or of a GGUF file's metadata: a model's family, sizes and
+ * rope, and values derived from them.
  */
 
 #include <stdbool.h>
@@ -25,7 +25,7 @@ enum model_family {
 	MODEL_EAGLE, /* draft models: daemon/model/draft.h */
 	MODEL_EAGLE3,
 };
-enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
+enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_FACTORS };
 
 #define MODEL_EOS_MAX 8
 #define MODEL_HEAD_DIM_MAX 1024
@@ -63,6 +63,7 @@ struct model_rope {
 	double mscale;                            /* yarn; < 0: not given */
 	double mscale_all_dim; /* yarn; latent attention of any type; < 0: not given */
 	bool truncate;         /* yarn */
+	float factors[MODEL_HEAD_DIM_MAX / 2]; /* factors: of each pair's wave */
 };
 
 struct model_config {
@@ -91,8 +92,8 @@ struct model_config {
 	struct slot_sampling sampling;
 };
 
-/* Draft models are refused: draft_config_load reads those. */
-int model_config_load(const char *directory, struct model_config *ret, struct model_error *error);
+/* Of a directory or a GGUF file. Draft models are refused: draft_config_load reads those. */
+int model_config_load(const char *path, struct model_config *ret, struct model_error *error);
 void model_config_deinit(struct model_config *config);
 bool model_layer_has_experts(const struct model_config *config, uint32_t layer);
 /* Elements of a token's attention output, of all heads. */

@@ -87,6 +87,8 @@ static double rope_table_frequency(const struct model_config *config, uint32_t p
 		return rope_table_llama3(config, pair);
 	case ROPE_YARN:
 		return rope_table_yarn(config, pair);
+	case ROPE_FACTORS:
+		return rope_table_base(config, pair) / (double)config->rope.factors[pair];
 	}
 	return rope_table_base(config, pair);
 }
