@@ -70,16 +70,12 @@ static int upload_deliver(
 	void *userdata, uint32_t segment, uint64_t offset, const void *data, size_t bytes)
 {
 	struct upload *upload = userdata;
-	const struct upload_part *part = &upload->parts[segment];
-	const struct plan_placement *p = &upload->placements[part->placement];
+	const struct plan_placement *p = &upload->placements[segment];
 	int rc;
 
-	assert(segment < upload->n_segments && part->placement < upload->n_placements);
-	if (part->first_row)
-		offset += part->first_row * quantised_row_bytes(&p->source);
-	assert(offset + bytes <= p->tensor->bytes);
-	rc = p->source.format ? upload_take_quantised(upload, part->placement, offset, data, bytes)
-			      : upload_take_plain(upload, part->placement, offset, data, bytes);
+	assert(segment < upload->n_placements && offset + bytes <= p->tensor->bytes);
+	rc = p->source.format ? upload_take_quantised(upload, segment, offset, data, bytes)
+			      : upload_take_plain(upload, segment, offset, data, bytes);
 	if (rc < 0)
 		return rc;
 	upload->done += bytes;
@@ -118,7 +114,7 @@ static int upload_read(struct upload *upload, const char **ret_reader)
 	};
 	int rc, synced;
 
-	rc = reader_run(upload->segments, upload->n_segments, &options, ret_reader, upload->error);
+	rc = reader_run(upload->segments, upload->n_placements, &options, ret_reader, upload->error);
 	/* The last copies, even of a failed reading: they use memory that is about to be freed. */
 	synced = upload->device->ops->stream_sync(upload->stream);
 	if (rc)
@@ -153,7 +149,6 @@ void upload_deinit(struct upload *upload)
 		upload_quantised_deinit(&upload->quantised[i]);
 	free(upload->quantised);
 	free(upload->widened);
-	free(upload->parts);
 	free(upload->segments);
 	free(upload->placements);
 }
@@ -180,63 +175,31 @@ static void upload_size_chunks(struct upload *upload)
 	upload->widened_bytes = upload_max(2 * upload->chunk_bytes, widened);
 }
 
-/* Rows of a segment: as many as a chunk holds, and as fit when they are widened. */
-static uint32_t upload_segment_rows(const struct upload *upload, const struct plan_placement *p)
+static struct reader_segment upload_segment_of(
+	const struct upload *upload, const struct plan_placement *p)
 {
-	uint64_t rows, widened;
-
-	if (!p->source.format || quantised_is_transposed(&p->source))
-		return 0;
-	rows = upload->chunk_bytes / quantised_row_bytes(&p->source);
-	widened = upload->widened_bytes / (p->source.cols * sizeof(float));
-	rows = rows < widened ? rows : widened;
-	assert(rows > 0);
-	return rows < p->source.rows ? (uint32_t)rows : p->source.rows;
-}
-
-/* The segments of a placement. */
-static void upload_add_segments(struct upload *upload, uint32_t placement)
-{
-	const struct plan_placement *p = &upload->placements[placement];
 	const struct safetensors_file *file = &upload->checkpoint->files[p->tensor->file];
-	uint32_t rows = upload_segment_rows(upload, p), first = 0;
-	uint64_t at = 0, bytes = rows ? rows * quantised_row_bytes(&p->source) : p->tensor->bytes;
+	const bool in_rows = p->source.format && !quantised_is_transposed(&p->source);
 
-	do {
-		uint64_t left = p->tensor->bytes - at;
-
-		upload->parts[upload->n_segments] = (struct upload_part){placement, first};
-		upload->segments[upload->n_segments++] = (struct reader_segment){
-			.fd = file->fd,
-			.path = file->path,
-			.offset = p->tensor->offset + at,
-			.bytes = left < bytes ? left : bytes,
-		};
-		first += rows;
-		at += bytes;
-	} while (at < p->tensor->bytes);
+	return (struct reader_segment){
+		.fd = file->fd,
+		.path = file->path,
+		.offset = p->tensor->offset,
+		.bytes = p->tensor->bytes,
+		.multiple = in_rows ? (uint32_t)quantised_row_bytes(&p->source) : 0,
+	};
 }
 
 static int upload_take_segments(struct upload *upload)
 {
-	size_t n = 0;
-
-	for (uint32_t i = 0; i < upload->n_placements; i++) {
-		const struct plan_placement *p = &upload->placements[i];
-		uint32_t rows = upload_segment_rows(upload, p);
-
-		n += rows ? (p->source.rows + rows - 1) / rows : 1;
-	}
-	upload->segments = calloc(n, sizeof(*upload->segments));
-	upload->parts = calloc(n, sizeof(*upload->parts));
+	upload->segments = calloc(upload->n_placements, sizeof(*upload->segments));
 	upload->quantised = calloc(upload->n_placements, sizeof(*upload->quantised));
 	upload->widened = malloc(upload->widened_bytes);
-	if (!upload->segments || !upload->parts || !upload->quantised || !upload->widened)
+	if (!upload->segments || !upload->quantised || !upload->widened)
 		return model_fail(
 			upload->error, -ENOMEM, "%s: no memory for reads", upload->directory);
 	for (uint32_t i = 0; i < upload->n_placements; i++)
-		upload_add_segments(upload, i);
-	assert(upload->n_segments == n);
+		upload->segments[i] = upload_segment_of(upload, &upload->placements[i]);
 	return 0;
 }
 

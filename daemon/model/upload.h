@@ -4,18 +4,12 @@
 
 /*
  * Weights from files to the device: read in chunks, converted where the plan says so. A tensor is a
- * segment of the reading; a quantised one, unless it is transposed, has segments of whole rows,
- * each of one chunk.
+ * segment of the reading; the chunks of a quantised one, unless it is transposed, are whole rows.
  */
 
 #include "daemon/model/plan.h"
 
 #define UPLOAD_READS 16 /* in flight; on an H200, 16 GB from the page cache: 8 load 23 GB/s, 16 45 */
-
-/* What a segment is of: rows of a placement from first_row on. */
-struct upload_part {
-	uint32_t placement, first_row;
-};
 
 /* A quantised tensor that is being read. */
 struct upload_quantised {
@@ -42,9 +36,7 @@ struct upload {
 	size_t chunk_bytes;
 	float *widened; /* a chunk as float32, or narrowed again */
 	size_t widened_bytes;
-	struct reader_segment *segments; /* [n_segments] */
-	struct upload_part *parts;       /* [n_segments] */
-	uint32_t n_segments;
+	struct reader_segment *segments;    /* [n_placements] */
 	struct upload_quantised *quantised; /* [n_placements] */
 };
 
