@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 
-/* The JSON files of a directory: a target model's and a draft model's. */
+/* The JSON files of a directory, a target model's and a draft model's; or a target's GGUF file. */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -8,9 +8,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "daemon/model/checkpoint.h"
 #include "daemon/model/draft.h"
 #include "daemon/model/error.h"
 #include "daemon/model/file.h"
+#include "daemon/model/gguf_model.h"
 #include "daemon/model/hf_config.h"
 #include "ipc/cleanup.h"
 
@@ -49,7 +51,8 @@ static int hf_files_load_generation(
 	return hf_generation_parse(path, text, bytes, config, error);
 }
 
-int model_config_load(const char *directory, struct model_config *ret, struct model_error *error)
+static int hf_files_load_target(
+	const char *directory, struct model_config *ret, struct model_error *error)
 {
 	CLEANUP(cleanup_close) int fd = file_open_directory(directory, error);
 	struct model_config config;
@@ -67,6 +70,12 @@ int model_config_load(const char *directory, struct model_config *ret, struct mo
 	}
 	*ret = config;
 	return 0;
+}
+
+int model_config_load(const char *path, struct model_config *ret, struct model_error *error)
+{
+	return checkpoint_is_file(path) ? gguf_config_load(path, ret, error)
+					: hf_files_load_target(path, ret, error);
 }
 
 int draft_config_load(const char *directory, struct model_config *ret, struct model_error *error)

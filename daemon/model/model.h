@@ -67,8 +67,10 @@ struct model {
 	struct mimeo_model_files *files; /* for clients; set by who loads the model; NULL: none */
 };
 
+/* Below, `directory` may be a GGUF file. */
+
 /* Bytes of device memory that the weights and the rope table will take on a device of that activation
- * dtype, from config and safetensors headers alone; checks every tensor. */
+ * dtype, from config and headers of files alone; checks every tensor. */
 int model_measure(const char *directory, const struct model_config *config, uint32_t max_positions,
 	enum dtype activation_dtype, uint64_t *ret_bytes, struct model_error *error);
 /* Read the weights (reader.h), fuse q, k, v and gate, up, and upload them. progress, unless NULL, is

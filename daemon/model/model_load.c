@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/model/checkpoint.h"
 #include "daemon/model/d2t.h"
 #include "daemon/model/error.h"
 #include "daemon/model/upload.h"
@@ -80,7 +81,7 @@ int model_measure(const char *directory, const struct model_config *config, uint
 {
 	CLEANUP(safetensors_deinit) struct safetensors checkpoint = {0};
 	CLEANUP(cleanup_model) struct model *model = NULL;
-	int rc = safetensors_open(directory, &checkpoint, error);
+	int rc = checkpoint_open(directory, &checkpoint, error);
 
 	if (rc)
 		return rc;
@@ -265,7 +266,7 @@ int model_load(struct device *device, const char *directory, const struct model_
 	rc = model_load_check_ops(device, directory, config, info.kind, error);
 	if (rc)
 		return rc;
-	rc = safetensors_open(directory, &checkpoint, error);
+	rc = checkpoint_open(directory, &checkpoint, error);
 	if (rc)
 		return rc;
 	rc = model_load_count(directory, config, max_positions, info.activation_dtype, &checkpoint,

@@ -58,15 +58,19 @@ static const struct safetensors_tensor *plan_tensor_find_plain(
 {
 	const struct safetensors *checkpoint = plan->checkpoint;
 	const struct safetensors_tensor *tensor = safetensors_find(checkpoint, want->name);
+	char buffer[SAFETENSORS_NAME_MAX];
 
 	if (!tensor) {
-		plan_tensor_fail(plan, -EINVAL, plan_tensor_place(plan), want->name, " is missing");
+		plan_tensor_fail(plan, -EINVAL, plan_tensor_place(plan),
+			checkpoint->rename ? checkpoint->rename(want->name, buffer, sizeof(buffer))
+					   : want->name,
+			" is missing");
 		return NULL;
 	}
 	assert(tensor->file < checkpoint->n_files);
 	if (!tensor->usable)
-		plan_tensor_fail(plan, -ENOTSUP, checkpoint->files[tensor->file].path, want->name,
-			": dtype %s is not one of F32, BF16, F16", tensor->dtype_name);
+		plan_tensor_fail(plan, -ENOTSUP, checkpoint->files[tensor->file].path, tensor->name,
+			": dtype %s is not one of %s", tensor->dtype_name, checkpoint->dtypes);
 	else if (tensor->n_dims != (want->cols ? 2 : 1) || tensor->shape[0] != want->rows ||
 		 (want->cols && tensor->shape[1] != want->cols))
 		plan_tensor_fail_shape(plan, tensor, want->rows, want->cols);

@@ -11,12 +11,14 @@
 #include "ipc/cleanup.h"
 
 #define BUFFER "rotary_emb.inv_freq" /* older versions of transformers saved it */
+#define FACTORS "rope_freqs.weight"  /* of a GGUF file, which its configuration has */
 
 static bool plan_is_buffer(const char *name)
 {
 	size_t length = strlen(name);
 
-	return length >= strlen(BUFFER) && !strcmp(name + length - strlen(BUFFER), BUFFER);
+	return !strcmp(name, FACTORS) ||
+	       (length >= strlen(BUFFER) && !strcmp(name + length - strlen(BUFFER), BUFFER));
 }
 
 /* Is it a tensor of a layer after the model's last one that predicts further tokens (DeepSeek V3,

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "daemon/model/checkpoint.h"
 #include "daemon/model/file.h"
 #include "ipc/cleanup.h"
 
@@ -77,16 +78,12 @@ void text_files_free(struct mimeo_model_files *files)
 
 DEFINE_CLEANUP(text_files, struct mimeo_model_files, text_files_free)
 
-int text_files_load(
-	const char *directory, struct mimeo_model_files **ret, struct model_error *error)
+static int text_files_copy_all(
+	const char *directory, struct mimeo_model_files *files, struct model_error *error)
 {
 	CLEANUP(cleanup_close) int fd = file_open_directory(directory, error);
 	if (fd < 0)
 		return fd;
-	CLEANUP(cleanup_text_files) struct mimeo_model_files *files = malloc(sizeof(*files));
-	if (!files)
-		return model_fail(error, -ENOMEM, "%s: no memory", directory);
-	*files = (struct mimeo_model_files)MIMEO_MODEL_FILES_INIT;
 	const struct {
 		const char *name;
 		size_t limit;
@@ -99,6 +96,20 @@ int text_files_load(
 	for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
 		int rc = text_files_copy(
 			fd, directory, wanted[i].name, wanted[i].limit, wanted[i].fd, error);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+int text_files_load(const char *path, struct mimeo_model_files **ret, struct model_error *error)
+{
+	CLEANUP(cleanup_text_files) struct mimeo_model_files *files = malloc(sizeof(*files));
+	if (!files)
+		return model_fail(error, -ENOMEM, "%s: no memory", path);
+	*files = (struct mimeo_model_files)MIMEO_MODEL_FILES_INIT;
+	if (!checkpoint_is_file(path)) {
+		int rc = text_files_copy_all(path, files, error);
 		if (rc)
 			return rc;
 	}

@@ -25,19 +25,65 @@ static struct event *upload_event_of(const struct upload *upload, const void *da
 	return upload->copied[chunk];
 }
 
-/* As another dtype, in host memory that is used again at once. */
-static int upload_copy_converted(struct upload *upload, const struct plan_placement *p,
-	void *target, const void *data, size_t n)
+/* n elements as the placement has them: the file's own, or others in host memory that is used again
+ * at once. NULL: a block's scale is not finite. */
+static const void *upload_convert(
+	struct upload *upload, const struct plan_placement *p, const void *data, size_t n)
 {
+	const struct block_format *format = p->tensor->format;
 	const struct weight source = {.data = data, .dtype = p->tensor->dtype};
 
+	if (!format && p->dtype == p->tensor->dtype)
+		return data;
 	assert(n * sizeof(float) <= upload->widened_bytes);
-	weight_to_f32(upload->widened, &source, 0, n);
+	if (!format)
+		weight_to_f32(upload->widened, &source, 0, n);
+	else if (!format->to_f32(upload->widened, data, n / format->elements))
+		return NULL;
 	/* In place: an element of two bytes is written after the one of four was read. */
 	if (p->dtype == DTYPE_BF16)
 		f32_to_bf16_n(upload->widened, upload->widened, n);
+	return upload->widened;
+}
+
+/* The model's row for one of the file's, whose heads have pairs where the model has halves. */
+static uint64_t upload_halved_row(uint64_t row, uint32_t head_rows)
+{
+	uint64_t in_head = row % head_rows;
+
+	return row - in_head + in_head % 2 * (head_rows / 2) + in_head / 2;
+}
+
+/* n elements from `first` on, of which runs within a row go to the row where the model has it. */
+static int upload_copy_rows(struct upload *upload, const struct plan_placement *p, uint64_t first,
+	const uint8_t *data, size_t n)
+{
+	size_t cols = p->tensor->n_dims == 2 ? p->tensor->shape[1] : 1;
+	size_t width = dtype_bytes(p->dtype), run;
+
+	for (size_t done = 0; done < n; done += run) {
+		uint64_t row = (first + done) / cols, col = (first + done) % cols;
+		uint64_t target = upload_halved_row(row, p->tensor->head_rows) * cols + col;
+		int rc;
+
+		run = cols - col < n - done ? cols - col : n - done;
+		rc = upload->device->ops->copy(upload->device, p->target + target * width,
+			data + done * width, run * width);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static int upload_copy_converted(struct upload *upload, const struct plan_placement *p,
+	uint64_t first, const void *data, size_t n)
+{
+	size_t width = dtype_bytes(p->dtype);
+
+	if (p->tensor->head_rows)
+		return upload_copy_rows(upload, p, first, data, n);
 	return upload->device->ops->copy(
-		upload->device, target, upload->widened, n * dtype_bytes(p->dtype));
+		upload->device, p->target + first * width, data, n * width);
 }
 
 static int upload_copy(struct upload *upload, void *target, const void *data, size_t bytes)
@@ -48,19 +94,24 @@ static int upload_copy(struct upload *upload, void *target, const void *data, si
 	return rc ? rc : ops->event_record(upload_event_of(upload, data), upload->stream);
 }
 
-/* Bytes of a tensor that is not quantised: 0, or READER_KEPT: the copy goes on while the next
- * chunks are read; release waits for it. */
+/* Bytes of a tensor without side tensors: 0, or READER_KEPT: the copy goes on while the next chunks
+ * are read; release waits for it. */
 static int upload_take_plain(
 	struct upload *upload, uint32_t placement, uint64_t offset, const void *data, size_t bytes)
 {
 	const struct plan_placement *p = &upload->placements[placement];
-	size_t width = dtype_bytes(p->tensor->dtype), n = bytes / width, first = offset / width;
-	uint8_t *target = p->target + first * dtype_bytes(p->dtype);
-	bool kept = p->dtype == p->tensor->dtype;
+	const struct safetensors_tensor *t = p->tensor;
+	uint64_t n = safetensors_elements(t, bytes), first = safetensors_elements(t, offset);
+	bool kept = p->dtype == t->dtype && !t->format && !t->head_rows;
+	const void *converted = upload_convert(upload, p, data, n);
 	int rc;
 
-	rc = kept ? upload_copy(upload, target, data, bytes)
-		  : upload_copy_converted(upload, p, target, data, n);
+	if (!converted)
+		return model_fail(upload->error, -EINVAL,
+			"%s: tensor \"%.128s\": the scale of a block is not finite",
+			upload->checkpoint->files[t->file].path, t->name);
+	rc = kept ? upload_copy(upload, p->target + offset, data, bytes)
+		  : upload_copy_converted(upload, p, first, converted, n);
 	if (rc)
 		return upload_failed(upload, rc);
 	return kept ? READER_KEPT : 0;
@@ -173,20 +224,29 @@ static void upload_size_chunks(struct upload *upload)
 	largest = upload_max(largest > CHUNK_MAX ? CHUNK_MAX : largest, row) + CHUNK_MULTIPLE - 1;
 	upload->chunk_bytes = largest - largest % CHUNK_MULTIPLE;
 	upload->widened_bytes = upload_max(2 * upload->chunk_bytes, widened);
+	for (uint32_t i = 0; i < upload->n_placements; i++) {
+		const struct block_format *format = upload->placements[i].tensor->format;
+
+		if (format)
+			upload->widened_bytes = upload_max(upload->widened_bytes,
+				upload->chunk_bytes / format->bytes * format->elements * sizeof(float));
+	}
 }
 
 static struct reader_segment upload_segment_of(
 	const struct upload *upload, const struct plan_placement *p)
 {
 	const struct safetensors_file *file = &upload->checkpoint->files[p->tensor->file];
-	const bool in_rows = p->source.format && !quantised_is_transposed(&p->source);
+	uint64_t multiple = p->tensor->format ? p->tensor->format->bytes : 0;
 
+	if (p->source.format && !quantised_is_transposed(&p->source))
+		multiple = quantised_row_bytes(&p->source);
 	return (struct reader_segment){
 		.fd = file->fd,
 		.path = file->path,
 		.offset = p->tensor->offset,
 		.bytes = p->tensor->bytes,
-		.multiple = in_rows ? (uint32_t)quantised_row_bytes(&p->source) : 0,
+		.multiple = (uint32_t)multiple,
 	};
 }
 

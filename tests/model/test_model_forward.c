@@ -2,7 +2,8 @@
 
 /*
  * Forward passes against what transformers computed in float32 on the same weights: golden.json of
- * the tinycalc models, and reference.json of each checkpoint in tests/data (make_checkpoints.py).
+ * the tinycalc models, and reference.json of each checkpoint in tests/data (make_checkpoints.py), or
+ * the .json beside a GGUF file (make_gguf.py).
  *
  * On a device with bf16 activations tokens are compared for trained models alone: logits of random
  * checkpoints are so close together that rounding chooses among them.
@@ -46,7 +47,7 @@ static void reference_init(
 	 * computed apart from any device, are 8.0 % off, and 7.5 % with gate and up not rounded. */
 	if (test_on_cuda() && strstr(directory, "/llama-bias"))
 		reference->tolerance = TEST_LOGITS_CUDA_BIASED;
-	snprintf(path, sizeof(path), "%s/%s", directory, name);
+	snprintf(path, sizeof(path), "%s%s%s", directory, *name == '.' ? "" : "/", name);
 	reference->root = load_reference(path);
 	cases = json_object_get(reference->root, "cases");
 	reference->n_cases = (uint32_t)json_array_size(cases);
@@ -131,6 +132,7 @@ static void check_model(const struct checkpoint *checkpoint, const char *attenti
 /* ---- one test a checkpoint and backend ---- */
 
 #define CHECKPOINT(name) {"tests/data/checkpoints/" name, "reference.json", false, false}
+#define GGUF(name) {"tests/data/gguf/" name ".gguf", ".json", false, false}
 #define LATENT(name) {"tests/data/checkpoints/" name, "reference.json", false, true}
 static struct checkpoint checkpoints[] = {
 	{"examples/models/tinycalc", "golden.json", true, false},
@@ -172,6 +174,10 @@ static struct checkpoint checkpoints[] = {
 	CHECKPOINT("gptq-v2"),
 	CHECKPOINT("awq"),
 	LATENT("fp8-blocks-deepseek"),
+	GGUF("llama"),
+	GGUF("llama-bias"),
+	GGUF("qwen2"),
+	GGUF("qwen3"),
 };
 
 /* A case of the group: a checkpoint with a backend. */
