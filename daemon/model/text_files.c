@@ -13,6 +13,7 @@
 
 #include "daemon/model/checkpoint.h"
 #include "daemon/model/file.h"
+#include "daemon/model/gguf_tokenizer.h"
 #include "ipc/cleanup.h"
 
 #ifndef MFD_NOEXEC_SEAL
@@ -45,6 +46,19 @@ static int text_files_write(int fd, const char *bytes, size_t n)
 	return lseek(fd, 0, SEEK_SET) < 0 || fcntl(fd, F_ADD_SEALS, TEXT_FILES_SEALS) < 0 ? -errno : 0;
 }
 
+static int text_files_store(const char *path, const char *name, const char *text, size_t bytes,
+	int *ret_fd, struct model_error *error)
+{
+	CLEANUP(cleanup_close) int fd = text_files_memfd(name);
+	int rc = fd < 0 ? fd : text_files_write(fd, text, bytes);
+
+	if (rc)
+		return model_fail(error, rc, "%s: its %zu bytes cannot be copied to memory: %s", path,
+			bytes, strerror(-rc));
+	*ret_fd = STEAL_FD(fd);
+	return 0;
+}
+
 /* The copy of one file; *ret_fd stays as it is if there is no such file. */
 static int text_files_copy(int directory_fd, const char *directory, const char *name, size_t limit,
 	int *ret_fd, struct model_error *error)
@@ -57,13 +71,7 @@ static int text_files_copy(int directory_fd, const char *directory, const char *
 	int rc = file_load(directory_fd, path, name, limit, &text, &bytes, error);
 	if (rc)
 		return rc == -ENOENT ? 0 : rc;
-	CLEANUP(cleanup_close) int fd = text_files_memfd(name);
-	rc = fd < 0 ? fd : text_files_write(fd, text, bytes);
-	if (rc)
-		return model_fail(error, rc, "%s: its %zu bytes cannot be copied to memory: %s", path,
-			bytes, strerror(-rc));
-	*ret_fd = STEAL_FD(fd);
-	return 0;
+	return text_files_store(path, name, text, bytes, ret_fd, error);
 }
 
 void text_files_free(struct mimeo_model_files *files)
@@ -102,17 +110,36 @@ static int text_files_copy_all(
 	return 0;
 }
 
+static int text_files_make(
+	const char *path, struct mimeo_model_files *files, struct model_error *error)
+{
+	CLEANUP(gguf_text_deinit) struct gguf_text text = {0};
+	int rc = gguf_text_load(path, &text, error);
+
+	if (rc || !text.tokenizer)
+		return rc;
+	if (strlen(text.tokenizer) > TEXT_FILES_TOKENIZER_MAX ||
+		strlen(text.config) > TEXT_FILES_CONFIG_MAX)
+		return model_fail(error, -EFBIG, "%s: its tokenizer exceeds the limit of %u bytes",
+			path, TEXT_FILES_TOKENIZER_MAX);
+	rc = text_files_store(path, "tokenizer.json", text.tokenizer, strlen(text.tokenizer),
+		&files->tokenizer, error);
+	if (rc)
+		return rc;
+	return text_files_store(path, "tokenizer_config.json", text.config, strlen(text.config),
+		&files->config, error);
+}
+
 int text_files_load(const char *path, struct mimeo_model_files **ret, struct model_error *error)
 {
 	CLEANUP(cleanup_text_files) struct mimeo_model_files *files = malloc(sizeof(*files));
 	if (!files)
 		return model_fail(error, -ENOMEM, "%s: no memory", path);
 	*files = (struct mimeo_model_files)MIMEO_MODEL_FILES_INIT;
-	if (!checkpoint_is_file(path)) {
-		int rc = text_files_copy_all(path, files, error);
-		if (rc)
-			return rc;
-	}
+	int rc = checkpoint_is_file(path) ? text_files_make(path, files, error)
+					  : text_files_copy_all(path, files, error);
+	if (rc)
+		return rc;
 	*ret = STEAL(files);
 	return 0;
 }

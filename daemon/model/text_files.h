@@ -19,9 +19,9 @@
 #define TEXT_FILES_CONFIG_MAX (32u << 20)
 #define TEXT_FILES_TEMPLATE_MAX (1u << 20)
 
-/* The copies of a directory's files; -1 in place of those that it does not have, and all -1 of a GGUF file. *ret is
- * the caller's, until text_files_free. 0, or -errno with a sentence: a file that cannot be read, is not a regular one, or exceeds its
- * limit. */
+/* The copies of a directory's files, or what gguf_tokenizer.h makes of a GGUF file; -1 in place of those that it does
+ * not have. *ret is the caller's, until text_files_free. 0, or -errno with a sentence: a file that cannot be read, is
+ * not a regular one, or exceeds its limit; a tokenizer of a GGUF file that is not read. */
 int text_files_load(const char *path, struct mimeo_model_files **ret, struct model_error *error);
 /* NULL is allowed. */
 void text_files_free(struct mimeo_model_files *files);

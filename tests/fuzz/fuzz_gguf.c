@@ -2,17 +2,19 @@
 
 /*
  * The beginning of a GGUF file, whose size the first 8 bytes say. What is accepted must hold: tensors sorted by name,
- * inside the file, apart from each other, each of the size that its shape makes; arrays inside the header; and a
- * configuration within its limits.
+ * inside the file, apart from each other, each of the size that its shape makes; arrays inside the header; a
+ * configuration within its limits; and a tokenizer that is JSON.
  */
 
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/model/field.h"
 #include "daemon/model/gguf.h"
 #include "daemon/model/gguf_blocks.h"
 #include "daemon/model/gguf_model.h"
+#include "daemon/model/gguf_tokenizer.h"
 
 static void check_tensor(const struct safetensors_tensor *t, uint64_t file_bytes)
 {
@@ -76,6 +78,22 @@ static void check_config(const struct gguf *gguf)
 	model_config_deinit(&config);
 }
 
+static void check_text(const struct gguf *gguf)
+{
+	struct gguf_text text;
+	struct model_error error = {""};
+	CLEANUP(cleanup_json) json_t *json = NULL;
+
+	if (gguf_text_make(gguf, &text, &error)) {
+		if (!*error.text)
+			abort();
+		return;
+	}
+	if (text.tokenizer && !(json = json_loads(text.tokenizer, 0, NULL)))
+		abort();
+	gguf_text_deinit(&text);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -99,8 +117,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	check_tensors(&gguf, file_bytes);
 	check_arrays(&gguf, data + size);
 	gguf.path = strdup("f");
-	if (gguf.path)
+	if (gguf.path) {
 		check_config(&gguf);
+		check_text(&gguf);
+	}
 	gguf_deinit(&gguf);
 	return 0;
 }

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Every split of every token is looked up. Texts are hashed as polynomials, so that the hash of the rest of a text
+ * follows from those of the whole and the beginning, and the work is proportional to the bytes of all tokens.
+ */
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/model/error.h"
+#include "daemon/model/field.h"
+#include "daemon/model/gguf_vocabulary.h"
+#include "ipc/cleanup.h"
+
+#define BASE UINT64_C(0x9e3779b97f4a7c15) /* odd */
+#define NONE UINT32_MAX
+
+struct gguf_merge {
+	uint32_t piece, left, right; /* ids */
+	uint32_t left_characters, right_characters;
+	float score;
+};
+
+struct gguf_merging {
+	const struct gguf_vocabulary *vocabulary;
+	uint32_t *table; /* [mask + 1] ids by hash, NONE: free */
+	uint32_t mask;
+	uint64_t *hashes; /* of each token */
+	struct gguf_merge *merges;
+	size_t n, size;
+};
+
+static void gguf_merging_deinit(struct gguf_merging *m)
+{
+	free(m->table);
+	free(m->hashes);
+	free(m->merges);
+}
+
+/* Tokens that text can become. */
+static bool gguf_merging_takes(const struct gguf_token *token)
+{
+	return token->length &&
+	       (token->type == GGUF_TOKEN_NORMAL || token->type == GGUF_TOKEN_USER_DEFINED);
+}
+
+static uint32_t gguf_merging_slot(const struct gguf_merging *m, uint64_t hash)
+{
+	return (uint32_t)(hash ^ hash >> 32) & m->mask;
+}
+
+static uint32_t gguf_merging_find(
+	const struct gguf_merging *m, const char *text, size_t length, uint64_t hash)
+{
+	for (uint32_t at = gguf_merging_slot(m, hash); m->table[at] != NONE; at = (at + 1) & m->mask) {
+		const struct gguf_token *token = &m->vocabulary->tokens[m->table[at]];
+
+		if (m->hashes[m->table[at]] == hash && token->length == length &&
+			!memcmp(token->text, text, length))
+			return m->table[at];
+	}
+	return NONE;
+}
+
+/* Of two tokens with the same text the first one counts. */
+static void gguf_merging_enter(struct gguf_merging *m, uint32_t id)
+{
+	const struct gguf_token *token = &m->vocabulary->tokens[id];
+	uint64_t hash = 0;
+
+	for (size_t i = 0; i < token->length; i++)
+		hash = hash * BASE + (uint8_t)token->text[i] + 1;
+	m->hashes[id] = hash;
+	if (!gguf_merging_takes(token) ||
+		gguf_merging_find(m, token->text, token->length, hash) != NONE)
+		return;
+	uint32_t at = gguf_merging_slot(m, hash);
+	while (m->table[at] != NONE)
+		at = (at + 1) & m->mask;
+	m->table[at] = id;
+}
+
+static int gguf_merging_init(struct gguf_merging *m, const struct gguf_vocabulary *vocabulary)
+{
+	uint64_t size = 16;
+
+	while (size < 2ull * vocabulary->n)
+		size *= 2;
+	assert(size <= UINT32_MAX);
+	m->vocabulary = vocabulary;
+	m->mask = (uint32_t)size - 1;
+	m->table = malloc(size * sizeof(*m->table));
+	m->hashes = calloc(vocabulary->n + 1, sizeof(*m->hashes));
+	if (!m->table || !m->hashes)
+		return -ENOMEM;
+	memset(m->table, 0xff, size * sizeof(*m->table));
+	for (uint32_t id = 0; id < vocabulary->n; id++)
+		gguf_merging_enter(m, id);
+	return 0;
+}
+
+static int gguf_merging_add(struct gguf_merging *m, const struct gguf_merge *merge)
+{
+	if (m->n == GGUF_MERGES_MAX)
+		return -E2BIG;
+	if (m->n == m->size) {
+		size_t size = m->size ? 2 * m->size : 4096;
+		struct gguf_merge *merges = reallocarray(m->merges, size, sizeof(*merges));
+
+		if (!merges)
+			return -ENOMEM;
+		m->merges = merges;
+		m->size = size;
+	}
+	m->merges[m->n++] = *merge;
+	return 0;
+}
+
+static bool gguf_is_continuation(char byte)
+{
+	return ((uint8_t)byte & 0xc0) == 0x80;
+}
+
+static int gguf_merging_split(struct gguf_merging *m, uint32_t id)
+{
+	const struct gguf_token *token = &m->vocabulary->tokens[id];
+	uint64_t rest = m->hashes[id], power = 1, left = 0;
+	uint32_t characters = 0, before = 0;
+
+	if (!gguf_merging_takes(token))
+		return 0;
+	for (size_t i = 0; i < token->length; i++) {
+		characters += !gguf_is_continuation(token->text[i]);
+		power *= i ? BASE : 1;
+	}
+	/* power is BASE to the length of what is behind the split, plus one */
+	for (size_t i = 0; i + 1 < token->length; i++) {
+		uint8_t byte = (uint8_t)token->text[i];
+
+		left = left * BASE + byte + 1;
+		rest -= (byte + UINT64_C(1)) * power;
+		power *= UINT64_C(0xf1de83e19937733d); /* 1 / BASE */
+		before += !gguf_is_continuation(token->text[i]);
+		if (gguf_is_continuation(token->text[i + 1]))
+			continue;
+		struct gguf_merge merge = {.piece = id, .score = token->score,
+			.left = gguf_merging_find(m, token->text, i + 1, left),
+			.left_characters = before, .right_characters = characters - before};
+		if (merge.left == NONE)
+			continue;
+		merge.right = gguf_merging_find(
+			m, token->text + i + 1, token->length - i - 1, rest);
+		int rc = merge.right == NONE ? 0 : gguf_merging_add(m, &merge);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static int gguf_merge_compare(const void *a, const void *b)
+{
+	const struct gguf_merge *x = a, *y = b;
+
+	if (x->score != y->score)
+		return x->score > y->score ? -1 : 1;
+	if (x->left_characters != y->left_characters)
+		return x->left_characters > y->left_characters ? -1 : 1;
+	if (x->right_characters != y->right_characters)
+		return x->right_characters > y->right_characters ? -1 : 1;
+	if (x->piece != y->piece)
+		return x->piece < y->piece ? -1 : 1;
+	return x->left < y->left ? -1 : x->left > y->left;
+}
+
+static int gguf_merging_write(const struct gguf_merging *m, json_t *list)
+{
+	for (size_t i = 0; i < m->n; i++) {
+		const struct gguf_token *left = &m->vocabulary->tokens[m->merges[i].left];
+		const struct gguf_token *right = &m->vocabulary->tokens[m->merges[i].right];
+		json_t *pair = json_pack("[s%s%]", left->text, left->length, right->text,
+			right->length);
+
+		if (json_array_append_new(list, pair))
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+static int gguf_merging_run(
+	struct gguf_merging *m, const struct gguf_vocabulary *vocabulary, json_t *list)
+{
+	int rc = list ? gguf_merging_init(m, vocabulary) : -ENOMEM;
+
+	for (uint32_t id = 0; id < vocabulary->n && !rc; id++)
+		rc = gguf_merging_split(m, id);
+	if (rc)
+		return rc;
+	if (m->n)
+		qsort(m->merges, m->n, sizeof(*m->merges), gguf_merge_compare);
+	return gguf_merging_write(m, list);
+}
+
+int gguf_merges_of_scores(const struct gguf_vocabulary *vocabulary, const char *path, json_t **ret,
+	struct model_error *error)
+{
+	CLEANUP(gguf_merging_deinit) struct gguf_merging m = {0};
+	CLEANUP(cleanup_json) json_t *list = json_array();
+	int rc = gguf_merging_run(&m, vocabulary, list);
+
+	if (rc == -E2BIG)
+		return model_fail(error, rc, "%s: its tokens make more than %u merges", path,
+			GGUF_MERGES_MAX);
+	if (rc)
+		return model_fail(error, rc, "%s: no memory for its merges", path);
+	*ret = STEAL(list);
+	return 0;
+}

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * The tokenizer of a GGUF file, as libmimeo-text reads what is made of it: ids of tokenizers.json
+ * (tests/data/make_gguf_tokenizers.py).
+ */
+#include "tests/model/gguf_file.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <mimeo/text.h>
+
+#include "daemon/model/field.h"
+#include "daemon/model/gguf_tokenizer.h"
+#include "daemon/model/text_files.h"
+
+static json_t *data;
+
+static int read_data(void **state)
+{
+	char path[512];
+
+	source_path("tests/data/gguf/tokenizers.json", path);
+	data = json_load_file(path, 0, NULL);
+	return data ? 0 : -1;
+}
+
+static int free_data(void **state)
+{
+	json_decref(data);
+	return 0;
+}
+
+/* ---- files ---- */
+
+static void put_strings(struct gguf_file *file, const char *key, const json_t *list)
+{
+	struct gguf_bytes *to = put_array(file, key, GGUF_STRING, json_array_size(list));
+
+	for (size_t i = 0; i < json_array_size(list); i++)
+		put_string(to, json_string_value(json_array_get(list, i)));
+}
+
+static void put_numbers(struct gguf_file *file, const char *key, enum gguf_value type, const json_t *list)
+{
+	struct gguf_bytes *to = put_array(file, key, type, json_array_size(list));
+
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		double value = json_number_value(json_array_get(list, i));
+
+		if (type == GGUF_F32)
+			put_bytes(to, &(float){(float)value}, 4);
+		else
+			put_uint(to, (uint64_t)(int64_t)value, 4);
+	}
+}
+
+/* A file's tokenizer, but for one field and its pre-tokenizer's name. */
+static void put_tokenizer(struct gguf_file *file, const char *model, const char *without)
+{
+	const json_t *v = json_object_get(json_object_get(data, "vocabularies"), model);
+
+	if (strcmp(without, "tokenizer.ggml.model"))
+		put_text(file, "tokenizer.ggml.model", model);
+	if (strcmp(without, "tokenizer.ggml.tokens"))
+		put_strings(file, "tokenizer.ggml.tokens", json_object_get(v, "tokens"));
+	if (strcmp(without, "tokenizer.ggml.token_type"))
+		put_numbers(file, "tokenizer.ggml.token_type", GGUF_I32, json_object_get(v, "types"));
+	if (json_object_get(v, "scores") && strcmp(without, "tokenizer.ggml.scores"))
+		put_numbers(file, "tokenizer.ggml.scores", GGUF_F32, json_object_get(v, "scores"));
+	if (json_object_get(v, "merges") && strcmp(without, "tokenizer.ggml.merges"))
+		put_strings(file, "tokenizer.ggml.merges", json_object_get(v, "merges"));
+	put_u32(file, "tokenizer.ggml.bos_token_id",
+		(uint32_t)json_integer_value(json_object_get(v, "bos")));
+	put_u32(file, "tokenizer.ggml.eos_token_id",
+		(uint32_t)json_integer_value(json_object_get(v, "eos")));
+	if (!strcmp(model, "llama"))
+		put_u32(file, "tokenizer.ggml.unknown_token_id", 0);
+}
+
+static int load(struct gguf_file *file, const struct scratch *scratch, struct mimeo_model_files **ret,
+	struct model_error *error)
+{
+	struct gguf_bytes bytes = gguf_file_finish(file);
+	char path[256];
+
+	scratch_write(scratch, "m.gguf", bytes.data, bytes.n);
+	free(bytes.data);
+	scratch_path(scratch, "m.gguf", path);
+	return text_files_load(path, ret, error);
+}
+
+static struct mimeo_text *open_text(struct gguf_file *file, const struct scratch *scratch)
+{
+	struct model_error error = {""};
+	struct mimeo_model_files *files;
+	struct mimeo_text *text;
+	char message[256];
+
+	if (load(file, scratch, &files, &error))
+		fail_msg("%s", error.text);
+	if (mimeo_text_open_files(&text, files, message, sizeof(message)))
+		fail_msg("%s", message);
+	text_files_free(files);
+	return text;
+}
+
+/* ---- what it gives ---- */
+
+static void expect_ids(const struct mimeo_text *text, const char *input, const json_t *want)
+{
+	int32_t *ids;
+	size_t n;
+
+	assert_int_equal(
+		mimeo_text_encode(text, input, strlen(input), MIMEO_TEXT_SPECIAL, &ids, &n), 0);
+	for (size_t i = 0; i < n || i < json_array_size(want); i++)
+		if (n != json_array_size(want) ||
+			ids[i] != json_integer_value(json_array_get(want, i)))
+			fail_msg("\"%s\": %zu ids, not %zu, or id %zu is not %d", input, n,
+				json_array_size(want), i,
+				(int)json_integer_value(json_array_get(want, i)));
+	free(ids);
+}
+
+static void test_texts_get_the_ids_of_the_reference(void **state)
+{
+	struct scratch *scratch = *state;
+	const json_t *cases = json_object_get(data, "cases"), *item, *pair;
+	size_t i, j;
+
+	json_array_foreach((json_t *)(uintptr_t)cases, i, item) {
+		struct gguf_file file = GGUF_FILE_INIT;
+		struct mimeo_text *text;
+
+		put_tokenizer(&file, json_string_value(json_object_get(item, "vocabulary")), "");
+		put_text(&file, "tokenizer.ggml.pre",
+			json_string_value(json_object_get(item, "pre")));
+		text = open_text(&file, scratch);
+		json_array_foreach(json_object_get(item, "texts"), j, pair) {
+			expect_ids(text, json_string_value(json_array_get(pair, 0)),
+				json_array_get(pair, 1));
+		}
+		mimeo_text_close(text);
+	}
+}
+
+static void test_ids_give_back_their_text(void **state)
+{
+	static const char *const models[] = {"gpt2", "llama"};
+	const char input[] = " Hello,  w\xc3\xb6rld\n\xf0\x9f\x98\x80";
+
+	for (size_t i = 0; i < ARRAY_SIZE(models); i++) {
+		struct gguf_file file = GGUF_FILE_INIT;
+		struct mimeo_text *text;
+		int32_t *ids;
+		char *output;
+		size_t n;
+
+		put_tokenizer(&file, models[i], "");
+		text = open_text(&file, *state);
+		assert_int_equal(mimeo_text_encode(text, input, strlen(input), MIMEO_TEXT_SPECIAL,
+					 &ids, &n), 0);
+		assert_int_equal(mimeo_text_decode(text, ids, n, MIMEO_TEXT_SKIP_SPECIAL, &output,
+					 &n), 0);
+		assert_string_equal(output, input);
+		free(output);
+		free(ids);
+		mimeo_text_close(text);
+	}
+}
+
+/* The ids around an empty text. */
+static void expect_ends(const struct scratch *scratch, struct gguf_file *file, const char *bos, const char *eos)
+{
+	struct mimeo_text *text = open_text(file, scratch);
+	int32_t *ids;
+	size_t n;
+
+	assert_int_equal(mimeo_text_encode(text, "", 0, MIMEO_TEXT_SPECIAL, &ids, &n), 0);
+	assert_int_equal(n, (*bos != 0) + (*eos != 0));
+	if (*bos)
+		assert_int_equal(ids[0], mimeo_text_id(text, bos));
+	if (*eos)
+		assert_int_equal(ids[n - 1], mimeo_text_id(text, eos));
+	free(ids);
+	mimeo_text_close(text);
+}
+
+static void test_begin_and_end_tokens_are_added_as_the_file_says(void **state)
+{
+	struct gguf_file file = GGUF_FILE_INIT;
+
+	put_tokenizer(&file, "llama", "");
+	expect_ends(*state, &file, "<s>", "");
+	file = (struct gguf_file)GGUF_FILE_INIT;
+	put_tokenizer(&file, "llama", "");
+	put_uint(put_key(&file, "tokenizer.ggml.add_bos_token", GGUF_BOOL), 0, 1);
+	put_uint(put_key(&file, "tokenizer.ggml.add_eos_token", GGUF_BOOL), 1, 1);
+	expect_ends(*state, &file, "", "</s>");
+	file = (struct gguf_file)GGUF_FILE_INIT;
+	put_tokenizer(&file, "gpt2", "");
+	expect_ends(*state, &file, "", "");
+	file = (struct gguf_file)GGUF_FILE_INIT;
+	put_tokenizer(&file, "gpt2", "");
+	put_uint(put_key(&file, "tokenizer.ggml.add_bos_token", GGUF_BOOL), 1, 1);
+	expect_ends(*state, &file, "<|begin|>", "");
+}
+
+static void test_space_prefix_is_left_out_where_the_file_says_so(void **state)
+{
+	struct gguf_file file = GGUF_FILE_INIT;
+	struct mimeo_text *text;
+	int32_t *ids;
+	size_t n;
+
+	put_tokenizer(&file, "llama", "");
+	put_uint(put_key(&file, "tokenizer.ggml.add_space_prefix", GGUF_BOOL), 0, 1);
+	text = open_text(&file, *state);
+	assert_int_equal(mimeo_text_encode(text, "the", 3, 0, &ids, &n), 0);
+	assert_int_not_equal(ids[0], mimeo_text_id(text, "\xe2\x96\x81the"));
+	free(ids);
+	mimeo_text_close(text);
+}
+
+static void test_chat_is_written_by_the_files_template(void **state)
+{
+	static const char chat[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}";
+	struct gguf_file file = GGUF_FILE_INIT;
+	struct mimeo_text *text;
+	char message[256], *output;
+	size_t n;
+
+	put_tokenizer(&file, "gpt2", "");
+	put_text(&file, "tokenizer.chat_template",
+		"{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}");
+	text = open_text(&file, *state);
+	if (mimeo_text_chat_render(text, chat, strlen(chat), &output, &n, message, sizeof(message)))
+		fail_msg("%s", message);
+	assert_string_equal(output, "<|begin|>hi<|end|>");
+	free(output);
+	mimeo_text_close(text);
+}
+
+static void test_file_without_a_tokenizer_has_no_text_files(void **state)
+{
+	struct gguf_file file = GGUF_FILE_INIT;
+	struct mimeo_model_files *files;
+	struct model_error error = {""};
+
+	put_tokenizer(&file, "gpt2", "tokenizer.ggml.model");
+	assert_int_equal(load(&file, *state, &files, &error), 0);
+	assert_int_equal(files->tokenizer, -1);
+	assert_int_equal(files->config, -1);
+	text_files_free(files);
+}
+
+/* ---- what is refused ---- */
+
+static void expect_refusal(struct gguf_file *file, const struct scratch *scratch, int rc, const char *words)
+{
+	struct mimeo_model_files *files;
+	struct model_error error = {""};
+
+	assert_int_equal(load(file, scratch, &files, &error), rc);
+	assert_contains(error.text, "m.gguf: ");
+	assert_contains(error.text, words);
+}
+
+static void test_other_tokenizers_are_refused_by_name(void **state)
+{
+	struct gguf_file file = GGUF_FILE_INIT;
+
+	put_tokenizer(&file, "gpt2", "tokenizer.ggml.model");
+	put_text(&file, "tokenizer.ggml.model", "bert");
+	expect_refusal(&file, *state, -ENOTSUP,
+		"tokenizer.ggml.model \"bert\" is neither gpt2 nor llama");
+	file = (struct gguf_file)GGUF_FILE_INIT;
+	put_tokenizer(&file, "gpt2", "");
+	put_text(&file, "tokenizer.ggml.pre", "tekken");
+	expect_refusal(&file, *state, -ENOTSUP,
+		"tokenizer.ggml.pre \"tekken\" is not one of default, gpt-2, llama-bpe");
+}
+
+static void test_missing_parts_are_named(void **state)
+{
+	static const struct {
+		const char *model, *without, *words;
+	} cases[] = {
+		{"gpt2", "tokenizer.ggml.tokens", "tokenizer.ggml.tokens is missing"},
+		{"gpt2", "tokenizer.ggml.merges", "tokenizer.ggml.merges is missing"},
+		{"llama", "tokenizer.ggml.scores", "tokenizer.ggml.scores is missing"},
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		struct gguf_file file = GGUF_FILE_INIT;
+
+		put_tokenizer(&file, cases[i].model, cases[i].without);
+		expect_refusal(&file, *state, -EINVAL, cases[i].words);
+	}
+}
+
+static void test_bad_element_is_named(void **state)
+{
+	struct gguf_file file = GGUF_FILE_INIT;
+
+	put_tokenizer(&file, "gpt2", "tokenizer.ggml.token_type");
+	put_uint(put_array(&file, "tokenizer.ggml.token_type", GGUF_I32, 1), 1, 4);
+	expect_refusal(&file, *state, -EINVAL, "tokenizer.ggml.token_type has 1 elements for 3");
+	file = (struct gguf_file)GGUF_FILE_INIT;
+	put_tokenizer(&file, "gpt2", "tokenizer.ggml.token_type");
+	put_uint(put_array(&file, "tokenizer.ggml.token_type", GGUF_U8, 1), 1, 1);
+	expect_refusal(&file, *state, -EINVAL, "tokenizer.ggml.token_type has elements of type 0");
+	file = (struct gguf_file)GGUF_FILE_INIT;
+	put_text(&file, "tokenizer.ggml.model", "llama");
+	put_string(put_array(&file, "tokenizer.ggml.tokens", GGUF_STRING, 1), "a");
+	put_bytes(put_array(&file, "tokenizer.ggml.scores", GGUF_F32, 1), &(float){NAN}, 4);
+	expect_refusal(&file, *state, -EINVAL, "tokenizer.ggml.scores[0] is not finite");
+	file = (struct gguf_file)GGUF_FILE_INIT;
+	put_text(&file, "tokenizer.ggml.model", "llama");
+	put_string(put_array(&file, "tokenizer.ggml.tokens", GGUF_STRING, 1), "\xc3");
+	expect_refusal(&file, *state, -EINVAL, "tokenizer.ggml.tokens[0] is not UTF-8 or has a NUL");
+	file = (struct gguf_file)GGUF_FILE_INIT;
+	put_tokenizer(&file, "gpt2", "tokenizer.ggml.merges");
+	struct gguf_bytes *to = put_array(&file, "tokenizer.ggml.merges", GGUF_STRING, 1);
+	put_uint(to, 3, 8);
+	put_bytes(to, "a \0", 3);
+	expect_refusal(&file, *state, -EINVAL, "tokenizer.ggml.merges[0] is not UTF-8 or has a NUL");
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		scratch_test(test_texts_get_the_ids_of_the_reference),
+		scratch_test(test_ids_give_back_their_text),
+		scratch_test(test_begin_and_end_tokens_are_added_as_the_file_says),
+		scratch_test(test_space_prefix_is_left_out_where_the_file_says_so),
+		scratch_test(test_chat_is_written_by_the_files_template),
+		scratch_test(test_file_without_a_tokenizer_has_no_text_files),
+		scratch_test(test_other_tokenizers_are_refused_by_name),
+		scratch_test(test_missing_parts_are_named),
+		scratch_test(test_bad_element_is_named),
+	};
+
+	return cmocka_run_group_tests_name("gguf_tokenizer", tests, read_data, free_data);
+}
