@@ -193,6 +193,9 @@ def make_once(name, seed):
     model.tie_weights()
     writer = gguf.GGUFWriter(path, arch)
     metadata(writer, arch, config)
+    if name == "llama-bias":  # a tokenizer that is not read
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("tekken")
     weights = {}
     for key, w in model.state_dict().items():
         if key == "lm_head.weight" and config.tie_word_embeddings:

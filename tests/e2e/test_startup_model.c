@@ -225,6 +225,34 @@ static void test_tensors_without_a_use_are_warned_of(void **state)
 	assert_false(daemon_log_has(*state, "model tinycalc: 9 tensors"));
 }
 
+/* ---- GGUF ---- */
+
+static void gguf_serve(struct daemon *daemon, const char *name)
+{
+	static char option[512];
+	char below[64];
+
+	snprintf(below, sizeof(below), "tests/data/gguf/%s.gguf", name);
+	snprintf(option, sizeof(option), "file=%s", source_path(below));
+	daemon_option(daemon, "--model", option);
+}
+
+static void test_gguf_file_is_served_without_a_tokenizer_that_is_not_read(void **state)
+{
+	gguf_serve(*state, "llama-bias");
+	daemon_start(*state);
+	assert_true(daemon_log_has(*state, "model file: LlamaForCausalLM, "));
+	assert_true(daemon_log_has(*state, "llama-bias.gguf: tokenizer.ggml.pre \"tekken\" is not one of default, "));
+	assert_true(daemon_log_has(*state, "clients get no tokenizer from this daemon"));
+}
+
+static void test_gguf_file_of_another_architecture_is_refused_by_name(void **state)
+{
+	gguf_serve(*state, "blocks");
+	ASSERT_REFUSES(*state, EXIT_ERROR,
+		"blocks.gguf: general.architecture \"blocks\" is not one of llama, qwen2, qwen3");
+}
+
 /* ---- attention ---- */
 
 static void test_attention_of_another_kind_than_the_models_is_refused_with_the_reason(void **state)
@@ -379,6 +407,8 @@ int main(void)
 		OWN(test_unsupported_rope_is_refused_by_name),
 		OWN(test_config_that_is_no_json_is_refused_by_file),
 		OWN(test_tensors_without_a_use_are_warned_of),
+		OWN(test_gguf_file_is_served_without_a_tokenizer_that_is_not_read),
+		OWN(test_gguf_file_of_another_architecture_is_refused_by_name),
 		OWN(test_attention_of_another_kind_than_the_models_is_refused_with_the_reason),
 		OWN(test_mask_that_the_attention_does_not_know_is_refused_with_the_reason),
 		OWN(test_model_too_large_for_the_memory_is_refused),
