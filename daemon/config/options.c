@@ -21,7 +21,7 @@ static void options_make_table(struct option_table *table)
 	table->options[OPTION_CONFIG] = (struct command_option){"config", "FILE",
 		"configuration file (default: " OPTIONS_DEFAULT_CONFIG ", if it exists)"};
 	table->options[OPTION_MODEL] = (struct command_option){"model", "NAME=DIR",
-		"serve the model in DIR as NAME; repeatable"};
+		"serve the model in DIR, or in a GGUF file, as NAME; repeatable"};
 	for (int i = 0; i < CONFIG_N_KEYS; i++) {
 		const struct config_key *key = &config_keys[i];
 		char *name = table->names[i];
