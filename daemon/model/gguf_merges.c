@@ -136,7 +136,7 @@ static int gguf_merging_split(struct gguf_merging *m, uint32_t id)
 		characters += !gguf_is_continuation(token->text[i]);
 		power *= i ? BASE : 1;
 	}
-	/* power is BASE to the length of what is behind the split, plus one */
+	/* in the loop: BASE to the number of bytes behind byte i */
 	for (size_t i = 0; i + 1 < token->length; i++) {
 		uint8_t byte = (uint8_t)token->text[i];
 
@@ -144,8 +144,6 @@ static int gguf_merging_split(struct gguf_merging *m, uint32_t id)
 		rest -= (byte + UINT64_C(1)) * power;
 		power *= UINT64_C(0xf1de83e19937733d); /* 1 / BASE */
 		before += !gguf_is_continuation(token->text[i]);
-		if (gguf_is_continuation(token->text[i + 1]))
-			continue;
 		struct gguf_merge merge = {.piece = id, .score = token->score,
 			.left = gguf_merging_find(m, token->text, i + 1, left),
 			.left_characters = before, .right_characters = characters - before};

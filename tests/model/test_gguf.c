@@ -365,6 +365,8 @@ static void test_bad_tensor_is_refused_with_its_name(void **state)
 	refuse_tensor(4, 4, F32, WHOLE, "tensor \"t\": 64 bytes at offset 1048576 leave the file");
 	refuse_tensor(1 << 10, 1 << 10, F32, 0, "leave the file");
 	refuse_tensor(4, 4, F32, UINT64_MAX - 31, "leave the file");
+	/* its header has 96 bytes with the padding */
+	refuse_tensor(4, 4, F32, WHOLE - 128, "leave the file, which has 1048480 bytes of data");
 	put_tensor(&file, "t", 1, 0, F32, 0);
 	put_tensor(&file, "t", 1, 0, F32, 32);
 	expect_refusal(file, WHOLE, "tensor \"t\" comes twice");

@@ -327,6 +327,13 @@ static void test_bad_element_is_named(void **state)
 	put_uint(to, 3, 8);
 	put_bytes(to, "a \0", 3);
 	expect_refusal(&file, *state, -EINVAL, "tokenizer.ggml.merges[0] is not UTF-8 or has a NUL");
+	file = (struct gguf_file)GGUF_FILE_INIT;
+	put_text(&file, "tokenizer.ggml.model", "gpt2");
+	to = put_array(&file, "tokenizer.ggml.tokens", GGUF_STRING, 1);
+	put_uint(to, 2, 8);
+	put_bytes(to, "a\0", 2);
+	put_array(&file, "tokenizer.ggml.merges", GGUF_STRING, 0);
+	expect_refusal(&file, *state, -EINVAL, "tokenizer.ggml.tokens[0] is not UTF-8 or has a NUL");
 }
 
 int main(void)
