@@ -6,6 +6,8 @@
 
 #include "tests/model/fixture.h"
 
+#include <errno.h>
+
 #include "daemon/model/gguf.h"
 
 struct gguf_bytes {
@@ -107,6 +109,30 @@ static inline struct gguf_bytes gguf_file_finish(struct gguf_file *file)
 	free(file->fields.data);
 	free(file->tensors.data);
 	return all;
+}
+
+#define WHOLE (1u << 20) /* bytes of a file whose header alone is given */
+
+/* Parse the file, as the beginning of one of that many bytes, or of its own. */
+static inline int gguf_file_parse(struct gguf_file *file, uint64_t file_bytes, struct gguf *ret,
+	struct model_error *error)
+{
+	struct gguf_bytes bytes = gguf_file_finish(file);
+	int rc = gguf_parse("x.gguf", bytes.data, bytes.n,
+		file_bytes > bytes.n ? file_bytes : bytes.n, ret, error);
+
+	free(bytes.data);
+	return rc;
+}
+
+static inline void gguf_file_refused(struct gguf_file file, uint64_t file_bytes, const char *words)
+{
+	struct gguf gguf;
+	struct model_error error = {""};
+
+	assert_int_equal(gguf_file_parse(&file, file_bytes, &gguf, &error), -EINVAL);
+	assert_contains(error.text, "x.gguf: ");
+	assert_contains(error.text, words);
 }
 
 /* The fields of a small model of the architecture, but for those that the caller puts itself. */
