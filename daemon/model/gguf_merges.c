@@ -2,20 +2,21 @@
 
 /*
  * Every split of every token is looked up. Texts are hashed as polynomials, so that the hash of the rest of a text
- * follows from those of the whole and the beginning, and the work is proportional to the bytes of all tokens.
+ * follows from those of the whole and the beginning, and the work is proportional to the bytes of all tokens. Their base
+ * is random: a file cannot be made whose tokens share a slot.
  */
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "daemon/model/error.h"
 #include "daemon/model/field.h"
 #include "daemon/model/gguf_vocabulary.h"
 #include "ipc/cleanup.h"
 
-#define BASE UINT64_C(0x9e3779b97f4a7c15) /* odd */
 #define NONE UINT32_MAX
 
 struct gguf_merge {
@@ -28,7 +29,8 @@ struct gguf_merging {
 	const struct gguf_vocabulary *vocabulary;
 	uint32_t *table; /* [mask + 1] ids by hash, NONE: free */
 	uint32_t mask;
-	uint64_t *hashes; /* of each token */
+	uint64_t base, inverse; /* modulo 2^64 */
+	uint64_t *hashes;       /* of each token */
 	struct gguf_merge *merges;
 	size_t n, size;
 };
@@ -72,7 +74,7 @@ static void gguf_merging_enter(struct gguf_merging *m, uint32_t id)
 	uint64_t hash = 0;
 
 	for (size_t i = 0; i < token->length; i++)
-		hash = hash * BASE + (uint8_t)token->text[i] + 1;
+		hash = hash * m->base + (uint8_t)token->text[i] + 1;
 	m->hashes[id] = hash;
 	if (!gguf_merging_takes(token) ||
 		gguf_merging_find(m, token->text, token->length, hash) != NONE)
@@ -83,6 +85,18 @@ static void gguf_merging_enter(struct gguf_merging *m, uint32_t id)
 	m->table[at] = id;
 }
 
+/* By Newton's iteration, which doubles the bits that are right: three of an odd number's inverse are its own. */
+static void gguf_merging_choose_base(struct gguf_merging *m)
+{
+	if (getrandom(&m->base, sizeof(m->base), 0) != (ssize_t)sizeof(m->base))
+		m->base = UINT64_C(0x9e3779b97f4a7c15);
+	m->base |= 1;
+	m->inverse = m->base;
+	for (int i = 0; i < 5; i++)
+		m->inverse *= 2 - m->base * m->inverse;
+	assert(m->base * m->inverse == 1);
+}
+
 static int gguf_merging_init(struct gguf_merging *m, const struct gguf_vocabulary *vocabulary)
 {
 	uint64_t size = 16;
@@ -90,6 +104,7 @@ static int gguf_merging_init(struct gguf_merging *m, const struct gguf_vocabular
 	while (size < 2ull * vocabulary->n)
 		size *= 2;
 	assert(size <= UINT32_MAX);
+	gguf_merging_choose_base(m);
 	m->vocabulary = vocabulary;
 	m->mask = (uint32_t)size - 1;
 	m->table = malloc(size * sizeof(*m->table));
@@ -134,15 +149,15 @@ static int gguf_merging_split(struct gguf_merging *m, uint32_t id)
 		return 0;
 	for (size_t i = 0; i < token->length; i++) {
 		characters += !gguf_is_continuation(token->text[i]);
-		power *= i ? BASE : 1;
+		power *= i ? m->base : 1;
 	}
-	/* in the loop: BASE to the number of bytes behind byte i */
+	/* in the loop: the base to the number of bytes behind byte i */
 	for (size_t i = 0; i + 1 < token->length; i++) {
 		uint8_t byte = (uint8_t)token->text[i];
 
-		left = left * BASE + byte + 1;
+		left = left * m->base + byte + 1;
 		rest -= (byte + UINT64_C(1)) * power;
-		power *= UINT64_C(0xf1de83e19937733d); /* 1 / BASE */
+		power *= m->inverse;
 		before += !gguf_is_continuation(token->text[i]);
 		struct gguf_merge merge = {.piece = id, .score = token->score,
 			.left = gguf_merging_find(m, token->text, i + 1, left),
