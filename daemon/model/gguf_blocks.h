@@ -5,7 +5,8 @@
 /*
  * GGUF's tensor types. A row of a quantised tensor is a run of blocks, each with its own scales; what a block means
  * in float32 is defined by ggml's reference code, whose order of operations is kept, so that results are the same
- * to the bit.
+ * to the bit. Products that a minimum is added to are exact (at most 22 bits), so that it does not matter whether a CPU
+ * fuses the two.
  */
 
 #include <stdbool.h>
