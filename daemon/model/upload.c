@@ -2,6 +2,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/model/error.h"
 #include "daemon/model/reader.h"
@@ -46,33 +47,20 @@ static const void *upload_convert(
 	return upload->widened;
 }
 
-/* The model's row for one of the file's, whose heads have pairs where the model has halves. */
-static uint64_t upload_halved_row(uint64_t row, uint32_t head_rows)
+/* Whole heads of n elements, whose rows 2i and 2i + 1 become row i of each half. */
+static void upload_turn_heads(
+	const struct plan_placement *p, const uint8_t *data, size_t n, uint8_t *ret)
 {
-	uint64_t in_head = row % head_rows;
+	const size_t cols = p->tensor->n_dims == 2 ? p->tensor->shape[1] : 1;
+	const size_t row_bytes = cols * dtype_bytes(p->dtype), rows = p->tensor->head_rows;
 
-	return row - in_head + in_head % 2 * (head_rows / 2) + in_head / 2;
-}
+	assert(n % (rows * cols) == 0);
+	for (size_t row = 0; row < n / cols; row++) {
+		size_t in_head = row % rows;
+		size_t to = row - in_head + in_head % 2 * (rows / 2) + in_head / 2;
 
-/* n elements from `first` on, of which runs within a row go to the row where the model has it. */
-static int upload_copy_rows(struct upload *upload, const struct plan_placement *p, uint64_t first,
-	const uint8_t *data, size_t n)
-{
-	size_t cols = p->tensor->n_dims == 2 ? p->tensor->shape[1] : 1;
-	size_t width = dtype_bytes(p->dtype), run;
-
-	for (size_t done = 0; done < n; done += run) {
-		uint64_t row = (first + done) / cols, col = (first + done) % cols;
-		uint64_t target = upload_halved_row(row, p->tensor->head_rows) * cols + col;
-		int rc;
-
-		run = cols - col < n - done ? cols - col : n - done;
-		rc = upload->device->ops->copy(upload->device, p->target + target * width,
-			data + done * width, run * width);
-		if (rc)
-			return rc;
+		memcpy(ret + to * row_bytes, data + row * row_bytes, row_bytes);
 	}
-	return 0;
 }
 
 static int upload_copy_converted(struct upload *upload, const struct plan_placement *p,
@@ -80,8 +68,10 @@ static int upload_copy_converted(struct upload *upload, const struct plan_placem
 {
 	size_t width = dtype_bytes(p->dtype);
 
-	if (p->tensor->head_rows)
-		return upload_copy_rows(upload, p, first, data, n);
+	if (p->tensor->head_rows) {
+		upload_turn_heads(p, data, n, upload->turned);
+		data = upload->turned;
+	}
 	return upload->device->ops->copy(
 		upload->device, p->target + first * width, data, n * width);
 }
@@ -199,55 +189,79 @@ void upload_deinit(struct upload *upload)
 	for (uint32_t i = 0; upload->quantised && i < upload->n_placements; i++)
 		upload_quantised_deinit(&upload->quantised[i]);
 	free(upload->quantised);
+	free(upload->turned);
 	free(upload->widened);
 	free(upload->segments);
 	free(upload->placements);
 }
 
-/* Chunks no larger than the largest tensor needs, and no smaller than a quantised row. */
+/* Bytes of which a placement's chunks are multiples; 0: of any number. */
+static uint64_t upload_multiple(const struct plan_placement *p)
+{
+	const struct safetensors_tensor *t = p->tensor;
+
+	if (p->source.format)
+		return quantised_is_transposed(&p->source) ? 0 : quantised_row_bytes(&p->source);
+	if (t->head_rows)
+		return t->bytes / t->shape[0] * t->head_rows;
+	return t->format ? t->format->bytes : 0;
+}
+
+/* Bytes that a chunk of the placement has as float32. */
+static uint64_t upload_widened_bytes(const struct upload *upload, const struct plan_placement *p)
+{
+	const struct block_format *format = p->tensor->format;
+
+	if (p->source.format) /* a row at a time is enough */
+		return p->source.cols * sizeof(float);
+	if (format)
+		return upload->chunk_bytes / format->bytes * format->elements * sizeof(float);
+	return 2 * upload->chunk_bytes;
+}
+
+/* Chunks no larger than the largest tensor needs. */
 static void upload_size_chunks(struct upload *upload)
 {
-	uint64_t largest = 0, row = 0, widened = 0;
+	uint64_t largest = 0, multiple = 0;
 
 	for (uint32_t i = 0; i < upload->n_placements; i++) {
-		const struct quantised_source *source = &upload->placements[i].source;
+		const struct plan_placement *p = &upload->placements[i];
 
-		upload->total += upload->placements[i].tensor->bytes;
-		largest = upload_max(largest, upload->placements[i].tensor->bytes);
-		if (!source->format)
-			continue;
-		upload->total += quantised_side_bytes(source);
-		widened = upload_max(widened, source->cols * sizeof(float));
-		if (!quantised_is_transposed(source))
-			row = upload_max(row, quantised_row_bytes(source));
+		upload->total += p->tensor->bytes;
+		if (p->source.format)
+			upload->total += quantised_side_bytes(&p->source);
+		largest = upload_max(largest, p->tensor->bytes);
+		multiple = upload_max(multiple, upload_multiple(p));
 	}
-	largest = upload_max(largest > CHUNK_MAX ? CHUNK_MAX : largest, row) + CHUNK_MULTIPLE - 1;
+	largest = upload_max(largest > CHUNK_MAX ? CHUNK_MAX : largest, multiple) +
+		CHUNK_MULTIPLE - 1;
 	upload->chunk_bytes = largest - largest % CHUNK_MULTIPLE;
-	upload->widened_bytes = upload_max(2 * upload->chunk_bytes, widened);
-	for (uint32_t i = 0; i < upload->n_placements; i++) {
-		const struct block_format *format = upload->placements[i].tensor->format;
-
-		if (format)
-			upload->widened_bytes = upload_max(upload->widened_bytes,
-				upload->chunk_bytes / format->bytes * format->elements * sizeof(float));
-	}
+	for (uint32_t i = 0; i < upload->n_placements; i++)
+		upload->widened_bytes = upload_max(upload->widened_bytes,
+			upload_widened_bytes(upload, &upload->placements[i]));
 }
 
 static struct reader_segment upload_segment_of(
 	const struct upload *upload, const struct plan_placement *p)
 {
 	const struct safetensors_file *file = &upload->checkpoint->files[p->tensor->file];
-	uint64_t multiple = p->tensor->format ? p->tensor->format->bytes : 0;
 
-	if (p->source.format && !quantised_is_transposed(&p->source))
-		multiple = quantised_row_bytes(&p->source);
 	return (struct reader_segment){
 		.fd = file->fd,
 		.path = file->path,
 		.offset = p->tensor->offset,
 		.bytes = p->tensor->bytes,
-		.multiple = (uint32_t)multiple,
+		.multiple = (uint32_t)upload_multiple(p),
 	};
+}
+
+static bool upload_turns_heads(const struct upload *upload)
+{
+	for (uint32_t i = 0; i < upload->n_placements; i++) {
+		if (upload->placements[i].tensor->head_rows)
+			return true;
+	}
+	return false;
 }
 
 static int upload_take_segments(struct upload *upload)
@@ -255,7 +269,9 @@ static int upload_take_segments(struct upload *upload)
 	upload->segments = calloc(upload->n_placements, sizeof(*upload->segments));
 	upload->quantised = calloc(upload->n_placements, sizeof(*upload->quantised));
 	upload->widened = malloc(upload->widened_bytes);
-	if (!upload->segments || !upload->quantised || !upload->widened)
+	upload->turned = upload_turns_heads(upload) ? malloc(upload->widened_bytes) : NULL;
+	if (!upload->segments || !upload->quantised || !upload->widened ||
+		(!upload->turned && upload_turns_heads(upload)))
 		return model_fail(
 			upload->error, -ENOMEM, "%s: no memory for reads", upload->directory);
 	for (uint32_t i = 0; i < upload->n_placements; i++)

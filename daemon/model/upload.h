@@ -36,6 +36,7 @@ struct upload {
 	size_t chunk_bytes;
 	float *widened; /* a chunk as float32, or narrowed again */
 	size_t widened_bytes;
+	uint8_t *turned; /* as large: heads in another order; NULL: none are */
 	struct reader_segment *segments;    /* [n_placements] */
 	struct upload_quantised *quantised; /* [n_placements] */
 };
