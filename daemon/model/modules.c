@@ -1,102 +1,31 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/model/modules.h"
 
-#include <assert.h>
-#include <ctype.h>
 #include <errno.h>
-#include <regex.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ipc/cleanup.h"
+#include "daemon/model/module_pattern.h"
 
 #define PATTERN_PREFIX "re:"
-/* A character of a pattern becomes at most "[A-Za-z0-9_]". */
-#define EXTENDED_MAX (MODULES_PATTERN_MAX * 12 + 8)
 
 struct modules_entry {
 	char *text;
-	bool is_pattern;
-	regex_t regex;
+	struct module_pattern *pattern; /* NULL: a name */
 };
-
-/* ---- patterns ---- */
-
-/* What stands for the escaped character, or NULL. */
-static const char *modules_class(char escaped)
-{
-	return escaped == 'd' ? "[0-9]" : escaped == 'w' ? "[A-Za-z0-9_]" : NULL;
-}
-
-/* A bracket expression from *at on; backslashes mean something else there than in Python. */
-static bool modules_copy_bracket(const char **at, char *ret, size_t *length)
-{
-	const char *end = strchr(*at + ((*at)[1] == '^' ? 3 : 2), ']');
-	size_t n = end ? (size_t)(end - *at) + 1 : 0;
-
-	if (!end || memchr(*at, '\\', n) || memchr(*at + 1, '[', n - 1))
-		return false;
-	memcpy(ret + *length, *at, n);
-	*length += n;
-	*at = end;
-	return true;
-}
-
-/* The pattern as an extended regular expression; false: it has what is not translated. */
-static bool modules_translate(const char *pattern, char ret[EXTENDED_MAX])
-{
-	size_t length = 0;
-
-	ret[length++] = '^';
-	ret[length++] = '(';
-	for (const char *at = pattern; *at; at++) {
-		const char *class = *at == '\\' ? modules_class(at[1]) : NULL;
-
-		if (class) {
-			memcpy(ret + length, class, strlen(class));
-			length += strlen(class);
-			at++;
-		} else if (*at == '\\') {
-			if (!ispunct((unsigned char)at[1]))
-				return false;
-			ret[length++] = *at++;
-			ret[length++] = *at;
-		} else if (*at == '[') {
-			if (!at[1] || (at[1] == '^' && !at[2]) ||
-				!modules_copy_bracket(&at, ret, &length))
-				return false;
-		} else if (*at == '{' || (at[0] == '(' && at[1] == '?' && at[2] != ':')) {
-			return false;
-		} else {
-			ret[length++] = *at;
-			if (*at == '(' && at[1] == '?')
-				at += 2;
-		}
-	}
-	ret[length++] = ')';
-	ret[length] = 0;
-	assert(length < EXTENDED_MAX);
-	return true;
-}
 
 static int modules_compile(struct modules *modules, struct modules_entry *entry)
 {
-	const char *pattern = entry->text + strlen(PATTERN_PREFIX);
-	char extended[EXTENDED_MAX];
 	int rc;
 
-	if (modules->n_patterns == MODULES_PATTERNS_MAX || strlen(pattern) > MODULES_PATTERN_MAX ||
-		!modules_translate(pattern, extended))
+	if (modules->n_patterns == MODULES_PATTERNS_MAX)
 		return -ENOTSUP;
-	rc = regcomp(&entry->regex, extended, REG_EXTENDED | REG_NOSUB);
+	rc = module_pattern_new(entry->text + strlen(PATTERN_PREFIX), &entry->pattern);
 	if (rc)
-		return rc == REG_ESPACE ? -ENOMEM : -ENOTSUP;
-	entry->is_pattern = true;
+		return rc;
 	modules->n_patterns++;
 	return 0;
 }
-
-/* ---- the list ---- */
 
 int modules_add(struct modules *modules, const char *text)
 {
@@ -127,8 +56,7 @@ int modules_add(struct modules *modules, const char *text)
 void modules_deinit(struct modules *modules)
 {
 	for (uint32_t i = 0; i < modules->n; i++) {
-		if (modules->entries[i].is_pattern)
-			regfree(&modules->entries[i].regex);
+		module_pattern_free(modules->entries[i].pattern);
 		free(modules->entries[i].text);
 	}
 	free(modules->entries);
@@ -165,9 +93,9 @@ enum modules_match modules_match(
 		const struct modules_entry *entry = &modules->entries[i];
 		enum modules_match match;
 
-		if (entry->is_pattern)
-			match = regexec(&entry->regex, module, 0, NULL, 0) ? MODULES_NO
-									   : MODULES_YES;
+		if (entry->pattern)
+			match = module_pattern_matches(entry->pattern, module) ? MODULES_YES
+									       : MODULES_NO;
 		else
 			match = modules_match_name(entry->text, module, modules->exact);
 		if (match <= best)

@@ -4,17 +4,14 @@
 
 /*
  * A list of modules in an untrusted config.json: names ("lm_head", "model.layers.0.mlp") and, after
- * "re:", Python's regular expressions, which have to match from a module's first character on. A
- * subset of these is translated to POSIX's extended ones: no back references, bounds, or
- * look-around, so that neither compiling nor matching takes long.
+ * "re:", regular expressions (module_pattern.h).
  */
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#define MODULES_MAX 65536u        /* names of a list */
-#define MODULES_PATTERNS_MAX 256u /* patterns of a list */
-#define MODULES_PATTERN_MAX 256u  /* characters of one */
+#define MODULES_MAX 65536u       /* names of a list */
+#define MODULES_PATTERNS_MAX 64u /* those of them that are patterns */
 
 struct modules_entry;
 struct modules {

@@ -114,6 +114,73 @@ static void test_pattern_has_pythons_classes_and_groups(void **state)
 	assert_int_equal(rule_of(PATTERN(".*[^02]\\\\.x"), "layers.2.x"), QUANTISATION_ALWAYS);
 }
 
+static bool pattern_matches(const char *pattern, const char *name)
+{
+	char text[1024];
+
+	snprintf(text, sizeof(text), PATTERN("%s"), pattern);
+	return rule_of(text, name) == QUANTISATION_NEVER;
+}
+
+static void test_pattern_repeats_what_is_before(void **state)
+{
+	assert_true(pattern_matches("ab*c", "ac") && pattern_matches("ab*c", "abbbc"));
+	assert_true(pattern_matches("ab?c", "ac") && pattern_matches("ab?c", "abc"));
+	assert_false(pattern_matches("ab?c", "abbc"));
+	assert_true(pattern_matches("ab+c", "abbc"));
+	assert_false(pattern_matches("ab+c", "ac"));
+	assert_true(pattern_matches("(ab)+c", "ababc"));
+	assert_false(pattern_matches("(ab)+c", "abac"));
+	assert_true(pattern_matches("(a|bc)*d$", "abcad"));
+	assert_false(pattern_matches("(a|bc)*d$", "abd"));
+	assert_true(pattern_matches("(|a)b", "b") && pattern_matches("(a*)*b", "aab"));
+	assert_true(pattern_matches(".*?c", "abc") && pattern_matches("a+?b??c", "aac"));
+}
+
+static void test_pattern_has_sets_of_characters(void **state)
+{
+	assert_true(pattern_matches("[a-c]+x", "abcx") && pattern_matches("[]a]x", "]x"));
+	assert_false(pattern_matches("[a-c]x", "dx") || pattern_matches("[^a-c]x", "bx"));
+	assert_true(pattern_matches("[-a]x", "-x") && pattern_matches("[a-]x", "-x"));
+	assert_true(pattern_matches("[\\\\w.]+-", "a_9.Z-"));
+	assert_true(pattern_matches("\\\\D\\\\W\\\\S", "x.y"));
+	assert_false(pattern_matches("\\\\D", "1") || pattern_matches("\\\\s", "x"));
+	assert_false(pattern_matches(".", ""));
+}
+
+static void test_pattern_has_anchors_anywhere(void **state)
+{
+	assert_true(pattern_matches("^a$", "a") && pattern_matches("(x|^)a(b|$)", "a"));
+	assert_false(pattern_matches("^a$", "ab") || pattern_matches("a^b", "ab"));
+}
+
+/* 2^30 copies of a, were + a copy of what is before it. */
+static void test_nested_repetitions_take_little_memory_and_time(void **state)
+{
+	char pattern[160] = "";
+
+	for (uint32_t i = 0; i < 30; i++)
+		strcat(pattern, "(");
+	strcat(pattern, "a");
+	for (uint32_t i = 0; i < 30; i++)
+		strcat(pattern, ")+");
+	strcat(pattern, "b");
+	assert_true(pattern_matches(pattern, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab"));
+	assert_false(pattern_matches(pattern, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"));
+}
+
+/* Characters that make the most steps. */
+static void test_pattern_may_have_256_characters(void **state)
+{
+	char pattern[258] = "";
+
+	for (uint32_t i = 0; i < 128; i++)
+		strcat(pattern, "a*");
+	assert_true(pattern_matches(pattern, ""));
+	memset(pattern, '|', 256);
+	assert_true(pattern_matches(pattern, "b"));
+}
+
 #define REFUSED_PATTERN(claim, text)                                                               \
 	REFUSED(claim, PATTERN(text), -ENOTSUP,                                                    \
 		"quantization_config.modules_to_not_convert[0] \"re:")
@@ -131,11 +198,23 @@ int main(void)
 		cmocka_unit_test(test_reason_names_the_field_and_its_entry),
 		cmocka_unit_test(test_pattern_matches_from_the_first_character_on),
 		cmocka_unit_test(test_pattern_has_pythons_classes_and_groups),
+		cmocka_unit_test(test_pattern_repeats_what_is_before),
+		cmocka_unit_test(test_pattern_has_sets_of_characters),
+		cmocka_unit_test(test_pattern_has_anchors_anywhere),
+		cmocka_unit_test(test_nested_repetitions_take_little_memory_and_time),
+		cmocka_unit_test(test_pattern_may_have_256_characters),
+		REFUSED_PATTERN("possessive repetition is refused", "a++"),
+		REFUSED_PATTERN("repetition of a repetition is refused", "a**"),
+		REFUSED_PATTERN("repetition of nothing is refused", "(+a)"),
+		REFUSED_PATTERN("group that is not open is refused", "a)b"),
+		REFUSED_PATTERN("range that runs backwards is refused", "[z-a]"),
+		REFUSED_PATTERN("groups within 33 groups are refused",
+			"((((((((((((((((((((((((((((((((("
+			"a)))))))))))))))))))))))))))))))))"),
 		REFUSED_PATTERN("pattern with a back reference is refused", "(a)\\\\1"),
 		REFUSED_PATTERN("pattern with an escape that is no class is refused", "a\\\\b"),
 		REFUSED_PATTERN("pattern with bounds is refused", "a{1,3000}"),
 		REFUSED_PATTERN("pattern that looks ahead is refused", "(?!lm_head)"),
-		REFUSED_PATTERN("pattern with an escape in brackets is refused", "[\\\\w.]"),
 		REFUSED_PATTERN("pattern that ends in an escape is refused", "a\\\\"),
 		REFUSED_PATTERN("pattern with an open bracket is refused", "a["),
 		REFUSED_PATTERN("pattern with an open group is refused", "a(b"),
