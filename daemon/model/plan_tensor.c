@@ -127,8 +127,8 @@ bool plan_tensor_find(struct plan *plan, const struct plan_want *want, struct pl
 		}
 		plan_tensor_check_rule(plan, want, module, data, &ret->source);
 	}
-	ret->tensor = plan->rc             ? NULL
-		      : ret->source.format ? ret->source.data
-					   : plan_tensor_find_plain(plan, want);
+	if (plan->rc)
+		return false;
+	ret->tensor = ret->source.format ? ret->source.data : plan_tensor_find_plain(plan, want);
 	return ret->tensor;
 }

@@ -68,12 +68,14 @@ static int quantised_read_factors(const struct quantised_source *source,
 	uint32_t groups = quantised_n_groups(source);
 	size_t n = (size_t)rows * groups;
 	CLEANUP(cleanup_free) float *factors = calloc(n, sizeof(*factors));
-	CLEANUP(cleanup_free) float *turned = calloc(n, sizeof(*turned));
+	CLEANUP(cleanup_free) float *turned = NULL;
 	CLEANUP(cleanup_free) void *bytes = NULL;
 	int rc;
 
 	assert(tensor->usable && tensor->bytes == n * dtype_bytes(tensor->dtype));
-	if (!factors || !turned)
+	if (source->format->is_transposed)
+		turned = calloc(n, sizeof(*turned));
+	if (!factors || (source->format->is_transposed && !turned))
 		return model_fail(error, -ENOMEM, "%s: no memory for tensor \"%.128s\"",
 			source->path, tensor->name);
 	rc = quantised_read_tensor(checkpoint, tensor, &bytes, error);
@@ -83,12 +85,9 @@ static int quantised_read_factors(const struct quantised_source *source,
 	rc = quantised_check_factors(checkpoint, tensor, factors, n, error);
 	if (rc)
 		return rc;
-	if (source->format->is_transposed) {
+	if (turned)
 		quantised_transpose(turned, factors, rows, groups);
-		*ret = STEAL(turned);
-	} else {
-		*ret = STEAL(factors);
-	}
+	*ret = turned ? STEAL(turned) : STEAL(factors);
 	return 0;
 }
 
