@@ -5,27 +5,69 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/model/module_pattern.h"
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include "ipc/cleanup.h"
 
 #define PATTERN_PREFIX "re:"
+#define PATTERN_MAX 256u /* bytes */
+#define PATTERN_NESTED_MAX 32u
+#define PATTERN_STEPS_MAX 100000u
+#define PATTERN_HEAP_KIB 1024u
 
 struct modules_entry {
 	char *text;
-	struct module_pattern *pattern; /* NULL: a name */
+	pcre2_code *pattern; /* NULL: a name */
 };
 
-static int modules_compile(struct modules *modules, struct modules_entry *entry)
-{
-	int rc;
+DEFINE_CLEANUP(compile_context, pcre2_compile_context, pcre2_compile_context_free)
+DEFINE_CLEANUP(match_context, pcre2_match_context, pcre2_match_context_free)
+DEFINE_CLEANUP(match_data, pcre2_match_data, pcre2_match_data_free)
 
+/* ---- patterns ---- */
+
+static int modules_compile(struct modules *modules, const char *text, pcre2_code **ret)
+{
+	CLEANUP(cleanup_compile_context) pcre2_compile_context *context =
+		pcre2_compile_context_create(NULL);
+	PCRE2_SIZE offset;
+	int error;
+
+	if (!context)
+		return -ENOMEM;
 	if (modules->n_patterns == MODULES_PATTERNS_MAX)
 		return -ENOTSUP;
-	rc = module_pattern_new(entry->text + strlen(PATTERN_PREFIX), &entry->pattern);
-	if (rc)
-		return rc;
+	pcre2_set_max_pattern_length(context, PATTERN_MAX);
+	pcre2_set_parens_nest_limit(context, PATTERN_NESTED_MAX);
+	*ret = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED,
+		PCRE2_ANCHORED | PCRE2_NEVER_UTF | PCRE2_NEVER_BACKSLASH_C, &error, &offset, context);
+	if (!*ret)
+		return error == PCRE2_ERROR_HEAP_FAILED ? -ENOMEM : -ENOTSUP;
 	modules->n_patterns++;
 	return 0;
 }
+
+/* MAYBE: the limits do not suffice to know. */
+static enum modules_match modules_match_pattern(const pcre2_code *pattern, const char *module)
+{
+	CLEANUP(cleanup_match_context) pcre2_match_context *context =
+		pcre2_match_context_create(NULL);
+	CLEANUP(cleanup_match_data) pcre2_match_data *data = pcre2_match_data_create(1, NULL);
+	int rc;
+
+	if (!context || !data)
+		return MODULES_MAYBE;
+	pcre2_set_match_limit(context, PATTERN_STEPS_MAX);
+	pcre2_set_heap_limit(context, PATTERN_HEAP_KIB);
+	rc = pcre2_match(
+		pattern, (PCRE2_SPTR)module, PCRE2_ZERO_TERMINATED, 0, 0, data, context);
+	if (rc == PCRE2_ERROR_NOMATCH)
+		return MODULES_NO;
+	return rc >= 0 ? MODULES_YES : MODULES_MAYBE;
+}
+
+/* ---- the list ---- */
 
 int modules_add(struct modules *modules, const char *text)
 {
@@ -44,7 +86,7 @@ int modules_add(struct modules *modules, const char *text)
 		return -ENOMEM;
 	rc = strncmp(text, PATTERN_PREFIX, strlen(PATTERN_PREFIX))
 		     ? 0
-		     : modules_compile(modules, entry);
+		     : modules_compile(modules, text + strlen(PATTERN_PREFIX), &entry->pattern);
 	if (rc) {
 		free(entry->text);
 		return rc;
@@ -56,7 +98,7 @@ int modules_add(struct modules *modules, const char *text)
 void modules_deinit(struct modules *modules)
 {
 	for (uint32_t i = 0; i < modules->n; i++) {
-		module_pattern_free(modules->entries[i].pattern);
+		pcre2_code_free(modules->entries[i].pattern);
 		free(modules->entries[i].text);
 	}
 	free(modules->entries);
@@ -94,8 +136,7 @@ enum modules_match modules_match(
 		enum modules_match match;
 
 		if (entry->pattern)
-			match = module_pattern_matches(entry->pattern, module) ? MODULES_YES
-									       : MODULES_NO;
+			match = modules_match_pattern(entry->pattern, module);
 		else
 			match = modules_match_name(entry->text, module, modules->exact);
 		if (match <= best)

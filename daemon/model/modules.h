@@ -4,7 +4,8 @@
 
 /*
  * A list of modules in an untrusted config.json: names ("lm_head", "model.layers.0.mlp") and, after
- * "re:", regular expressions (module_pattern.h).
+ * "re:", regular expressions of at most 256 bytes, which match as Python's re.match does: from the
+ * first character on, to any. PCRE2 matches them, within limits of steps and memory.
  */
 
 #include <stdbool.h>
@@ -26,7 +27,8 @@ int modules_add(struct modules *modules, const char *text);
 /* A zeroed list is allowed. */
 void modules_deinit(struct modules *modules);
 
-/* MAYBE: the text is in the module's name, but not between dots: programs differ there. */
+/* MAYBE: the text is in the module's name, but not between dots: programs differ there. Or a pattern
+ * exceeds its limits. */
 enum modules_match { MODULES_NO, MODULES_MAYBE, MODULES_YES };
 /* *ret_text, unless NULL: the entry that matches best. */
 enum modules_match modules_match(
