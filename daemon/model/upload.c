@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/model/conversion.h"
 #include "daemon/model/error.h"
 #include "daemon/model/reader.h"
 #include "daemon/model/upload.h"
-#include "kernels/convert.h"
 
 #define CHUNK_MAX (4u << 20)
 #define CHUNK_MULTIPLE 4096u
@@ -26,27 +26,6 @@ static struct event *upload_event_of(const struct upload *upload, const void *da
 	return upload->copied[chunk];
 }
 
-/* n elements as the placement has them: the file's own, or others in host memory that is used again
- * at once. NULL: a block's scale is not finite. */
-static const void *upload_convert(
-	struct upload *upload, const struct plan_placement *p, const void *data, size_t n)
-{
-	const struct block_format *format = p->tensor->format;
-	const struct weight source = {.data = data, .dtype = p->tensor->dtype};
-
-	if (!format && p->dtype == p->tensor->dtype)
-		return data;
-	assert(n * sizeof(float) <= upload->widened_bytes);
-	if (!format)
-		weight_to_f32(upload->widened, &source, 0, n);
-	else if (!format->to_f32(upload->widened, data, n / format->elements))
-		return NULL;
-	/* In place: an element of two bytes is written after the one of four was read. */
-	if (p->dtype == DTYPE_BF16)
-		f32_to_bf16_n(upload->widened, upload->widened, n);
-	return upload->widened;
-}
-
 /* Whole heads of n elements, whose rows 2i and 2i + 1 become row i of each half. */
 static void upload_turn_heads(
 	const struct plan_placement *p, const uint8_t *data, size_t n, uint8_t *ret)
@@ -63,8 +42,9 @@ static void upload_turn_heads(
 	}
 }
 
-static int upload_copy_converted(struct upload *upload, const struct plan_placement *p,
-	uint64_t first, const void *data, size_t n)
+/* The n elements from `first` on, whose conversion is in `converted` or, without one, in the chunk. */
+static int upload_copy_now(struct upload *upload, const struct plan_placement *p, uint64_t first, size_t n,
+	const void *data)
 {
 	size_t width = dtype_bytes(p->dtype);
 
@@ -72,8 +52,7 @@ static int upload_copy_converted(struct upload *upload, const struct plan_placem
 		upload_turn_heads(p, data, n, upload->turned);
 		data = upload->turned;
 	}
-	return upload->device->ops->copy(
-		upload->device, p->target + first * width, data, n * width);
+	return upload->device->ops->copy(upload->device, p->target + first * width, data, n * width);
 }
 
 static int upload_copy(struct upload *upload, void *target, const void *data, size_t bytes)
@@ -84,6 +63,12 @@ static int upload_copy(struct upload *upload, void *target, const void *data, si
 	return rc ? rc : ops->event_record(upload_event_of(upload, data), upload->stream);
 }
 
+/* Are its bytes copied as they are? */
+static bool upload_is_kept(const struct plan_placement *p)
+{
+	return !p->source.format && !p->tensor->format && !p->tensor->head_rows && p->dtype == p->tensor->dtype;
+}
+
 /* Bytes of a tensor without side tensors: 0, or READER_KEPT: the copy goes on while the next chunks
  * are read; release waits for it. */
 static int upload_take_plain(
@@ -91,20 +76,24 @@ static int upload_take_plain(
 {
 	const struct plan_placement *p = &upload->placements[placement];
 	const struct safetensors_tensor *t = p->tensor;
+	const bool converts = t->format || p->dtype != t->dtype;
 	uint64_t n = safetensors_elements(t, bytes), first = safetensors_elements(t, offset);
-	bool kept = p->dtype == t->dtype && !t->format && !t->head_rows;
-	const void *converted = upload_convert(upload, p, data, n);
 	int rc;
 
-	if (!converted)
-		return model_fail(upload->error, -EINVAL,
-			"%s: tensor \"%.128s\": the scale of a block is not finite",
-			upload->checkpoint->files[t->file].path, t->name);
-	rc = kept ? upload_copy(upload, p->target + offset, data, bytes)
-		  : upload_copy_converted(upload, p, first, converted, n);
+	if (upload_is_kept(p)) {
+		rc = upload_copy(upload, p->target + offset, data, bytes);
+		return rc ? upload_failed(upload, rc) : READER_KEPT;
+	}
+	assert(!converts || n * dtype_bytes(p->dtype) <= upload->converted_bytes);
+	rc = converts ? conversion_run(&(struct conversion){.placement = p,
+					       .path = upload->checkpoint->files[t->file].path,
+					       .data = data, .first = first, .n = n, .ret = upload->converted},
+				upload->workers, upload->error)
+		      : 0;
 	if (rc)
-		return upload_failed(upload, rc);
-	return kept ? READER_KEPT : 0;
+		return rc;
+	rc = upload_copy_now(upload, p, first, n, converts ? upload->converted : data);
+	return rc ? upload_failed(upload, rc) : 0;
 }
 
 static int upload_deliver(
@@ -184,13 +173,16 @@ void upload_deinit(struct upload *upload)
 	}
 	if (upload->stream)
 		ops->stream_free(upload->stream);
-	if (upload->chunks)
-		ops->host_free(upload->device, upload->chunks);
+	for (uint32_t i = 0; i < 3; i++) {
+		void *pinned = (void *[]){upload->chunks, upload->converted, upload->turned}[i];
+
+		if (pinned)
+			ops->host_free(upload->device, pinned);
+	}
 	for (uint32_t i = 0; upload->quantised && i < upload->n_placements; i++)
 		upload_quantised_deinit(&upload->quantised[i]);
 	free(upload->quantised);
-	free(upload->turned);
-	free(upload->widened);
+	workers_free(upload->workers);
 	free(upload->segments);
 	free(upload->placements);
 }
@@ -207,16 +199,24 @@ static uint64_t upload_multiple(const struct plan_placement *p)
 	return t->format ? t->format->bytes : 0;
 }
 
-/* Bytes that a chunk of the placement has as float32. */
-static uint64_t upload_widened_bytes(const struct upload *upload, const struct plan_placement *p)
+/* Bytes that a chunk of the placement has in the model's dtype; 0: it is copied as it is. */
+static uint64_t upload_converted_bytes(const struct upload *upload, const struct plan_placement *p)
 {
 	const struct block_format *format = p->tensor->format;
+	uint64_t n;
 
-	if (p->source.format) /* a row at a time is enough */
-		return p->source.cols * sizeof(float);
+	if (upload_is_kept(p))
+		return 0;
+	n = p->source.format ? 0
+			     : upload->chunk_bytes / (format ? format->bytes : dtype_bytes(p->tensor->dtype));
 	if (format)
-		return upload->chunk_bytes / format->bytes * format->elements * sizeof(float);
-	return 2 * upload->chunk_bytes;
+		n *= format->elements;
+	if (p->source.format) {
+		uint64_t row = quantised_is_transposed(&p->source) ? p->source.cols : quantised_row_bytes(&p->source);
+
+		n = upload->chunk_bytes / row * p->source.cols; /* transposed: about as many as there are bytes */
+	}
+	return upload_max(n, p->source.cols) * dtype_bytes(p->dtype);
 }
 
 /* Chunks no larger than the largest tensor needs. */
@@ -237,8 +237,8 @@ static void upload_size_chunks(struct upload *upload)
 		CHUNK_MULTIPLE - 1;
 	upload->chunk_bytes = largest - largest % CHUNK_MULTIPLE;
 	for (uint32_t i = 0; i < upload->n_placements; i++)
-		upload->widened_bytes = upload_max(upload->widened_bytes,
-			upload_widened_bytes(upload, &upload->placements[i]));
+		upload->converted_bytes = upload_max(
+			upload->converted_bytes, upload_converted_bytes(upload, &upload->placements[i]));
 }
 
 static struct reader_segment upload_segment_of(
@@ -268,15 +268,27 @@ static int upload_take_segments(struct upload *upload)
 {
 	upload->segments = calloc(upload->n_placements, sizeof(*upload->segments));
 	upload->quantised = calloc(upload->n_placements, sizeof(*upload->quantised));
-	upload->widened = malloc(upload->widened_bytes);
-	upload->turned = upload_turns_heads(upload) ? malloc(upload->widened_bytes) : NULL;
-	if (!upload->segments || !upload->quantised || !upload->widened ||
-		(!upload->turned && upload_turns_heads(upload)))
+	upload->workers = upload->converted_bytes ? workers_new() : NULL;
+	if (!upload->segments || !upload->quantised || (upload->converted_bytes && !upload->workers))
 		return model_fail(
 			upload->error, -ENOMEM, "%s: no memory for reads", upload->directory);
 	for (uint32_t i = 0; i < upload->n_placements; i++)
 		upload->segments[i] = upload_segment_of(upload, &upload->placements[i]);
 	return 0;
+}
+
+static int upload_take_pinned(struct upload *upload)
+{
+	const struct device_ops *ops = upload->device->ops;
+	int rc = ops->host_alloc(upload->device, UPLOAD_READS * upload->chunk_bytes, &upload->chunks);
+
+	if (!rc && upload->converted_bytes)
+		rc = ops->host_alloc(upload->device, upload->converted_bytes, &upload->converted);
+	if (!rc && upload_turns_heads(upload))
+		rc = ops->host_alloc(upload->device, upload->converted_bytes, &upload->turned);
+	return rc ? upload_device_failed(
+			    upload->error, upload->directory, "no pinned memory for reads", rc)
+		  : 0;
 }
 
 int upload_run(struct upload *upload, const struct safetensors *checkpoint, const char **ret_reader)
@@ -287,11 +299,9 @@ int upload_run(struct upload *upload, const struct safetensors *checkpoint, cons
 	qsort(upload->placements, upload->n_placements, sizeof(*upload->placements),
 		upload_in_file_order);
 	upload_size_chunks(upload);
-	rc = upload->device->ops->host_alloc(
-		upload->device, UPLOAD_READS * upload->chunk_bytes, &upload->chunks);
+	rc = upload_take_pinned(upload);
 	if (rc)
-		return upload_device_failed(
-			upload->error, upload->directory, "no pinned memory for reads", rc);
+		return rc;
 	rc = upload_take_segments(upload);
 	if (rc)
 		return rc;

@@ -8,6 +8,7 @@
  */
 
 #include "daemon/model/plan.h"
+#include "daemon/model/workers.h"
 
 #define UPLOAD_READS 16 /* in flight; on an H200, 16 GB from the page cache: 8 load 23 GB/s, 16 45 */
 
@@ -34,9 +35,10 @@ struct upload {
 	struct event *copied[UPLOAD_READS]; /* by chunk */
 	void *chunks;                       /* pinned, UPLOAD_READS of them */
 	size_t chunk_bytes;
-	float *widened; /* a chunk as float32, or narrowed again */
-	size_t widened_bytes;
-	uint8_t *turned; /* as large: heads in another order; NULL: none are */
+	struct workers *workers;
+	void *converted; /* pinned: elements in the model's dtype; NULL: none are converted */
+	size_t converted_bytes;
+	void *turned; /* as large, pinned: heads in another order; NULL: none are */
 	struct reader_segment *segments;    /* [n_placements] */
 	struct upload_quantised *quantised; /* [n_placements] */
 };

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/model/conversion.h"
 #include "daemon/model/error.h"
 #include "daemon/model/upload.h"
-#include "kernels/convert.h"
 
 void upload_quantised_deinit(struct upload_quantised *quantised)
 {
@@ -20,31 +20,32 @@ void upload_quantised_deinit(struct upload_quantised *quantised)
 	*quantised = (struct upload_quantised){0};
 }
 
-/* Widen rows [first, first + n) and copy them, as many at a time as `widened` holds. */
+/* Widen rows [first, first + n) and copy them, as many at a time as `converted` holds. */
 static int upload_widen_rows(struct upload *upload, const struct plan_placement *p,
 	const struct quantised_sides *sides, const uint8_t *data, uint32_t first, uint32_t n)
 {
 	const struct quantised_source *source = &p->source;
-	size_t step = quantised_is_transposed(source) ? 0 : quantised_row_bytes(source);
-	size_t most = upload->widened_bytes / (source->cols * sizeof(float));
+	const size_t step = quantised_is_transposed(source) ? 0 : quantised_row_bytes(source);
+	const size_t row_bytes = source->cols * dtype_bytes(p->dtype);
+	const size_t most = upload->converted_bytes / row_bytes;
 	uint32_t rows;
 	int rc;
 
 	assert(most > 0);
 	for (uint32_t at = 0; at < n; at += rows) {
-		size_t elements, before = (size_t)(first + at) * source->cols;
-
 		rows = n - at < most ? n - at : (uint32_t)most;
-		elements = (size_t)rows * source->cols;
-		rc = quantised_widen(source, sides, data + at * step, first + at, rows,
-			upload->widened, upload->error);
+		rc = conversion_run(&(struct conversion){.placement = p,
+					    .sides = sides,
+					    .path = source->path,
+					    .data = data + at * step,
+					    .first = (size_t)(first + at) * source->cols,
+					    .n = (size_t)rows * source->cols,
+					    .ret = upload->converted},
+			upload->workers, upload->error);
 		if (rc)
 			return rc;
-		if (p->dtype == DTYPE_BF16)
-			f32_to_bf16_n(upload->widened, upload->widened, elements);
-		rc = upload->device->ops->copy(upload->device,
-			p->target + before * dtype_bytes(p->dtype), upload->widened,
-			elements * dtype_bytes(p->dtype));
+		rc = upload->device->ops->copy(upload->device, p->target + (first + at) * row_bytes,
+			upload->converted, rows * row_bytes);
 		if (rc)
 			return upload_failed(upload, rc);
 	}

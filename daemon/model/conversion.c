@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/model/conversion.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "daemon/model/error.h"
+#include "ipc/cleanup.h"
+#include "kernels/convert.h"
+
+#define TILE 16384u /* elements: as float32 they fit the second-level cache */
+
+/* What the threads share. */
+struct conversion_task {
+	const struct conversion *conversion;
+	_Atomic uint32_t failed; /* the first tile that did; UINT32_MAX: none */
+};
+
+/* Elements of a tile, but for the last one. */
+static size_t conversion_tile(const struct plan_placement *p)
+{
+	const struct block_format *format = p->tensor->format;
+	size_t unit = p->source.format ? p->source.cols : format ? format->elements : 1;
+
+	return unit < TILE ? TILE / unit * unit : unit;
+}
+
+/* Elements [at, at + n) of those that are converted. */
+static int conversion_widen(
+	const struct conversion *c, size_t at, size_t n, float *ret, struct model_error *error)
+{
+	const struct quantised_source *source = &c->placement->source;
+	const struct safetensors_tensor *tensor = c->placement->tensor;
+	const struct block_format *format = tensor->format;
+	const struct weight plain = {.data = c->data, .dtype = tensor->dtype};
+
+	if (source->format) {
+		const size_t row = quantised_is_transposed(source) ? 0 : quantised_row_bytes(source);
+
+		return quantised_widen(source, c->sides, c->data + at / source->cols * row,
+			(uint32_t)((c->first + at) / source->cols), (uint32_t)(n / source->cols), ret, error);
+	}
+	if (!format)
+		weight_to_f32(ret, &plain, at, n);
+	else if (!format->to_f32(ret, c->data + at / format->elements * format->bytes, n / format->elements))
+		return model_fail(error, -EINVAL, "%s: tensor \"%.128s\": the scale of a block is not finite", c->path,
+			tensor->name);
+	return 0;
+}
+
+static int conversion_do_tile(const struct conversion *c, uint32_t i, struct model_error *error)
+{
+	const size_t tile = conversion_tile(c->placement), at = i * tile, n = c->n - at < tile ? c->n - at : tile;
+	CLEANUP(cleanup_free) float *widened = NULL;
+	int rc;
+
+	if (c->placement->dtype == DTYPE_F32)
+		return conversion_widen(c, at, n, (float *)c->ret + at, error);
+	assert(c->placement->dtype == DTYPE_BF16);
+	widened = malloc(n * sizeof(*widened));
+	if (!widened)
+		return model_fail(error, -ENOMEM, "%s: no memory for tensor \"%.128s\"", c->path,
+			c->placement->tensor->name);
+	rc = conversion_widen(c, at, n, widened, error);
+	if (!rc)
+		f32_to_bf16_n((uint16_t *)c->ret + at, widened, n);
+	return rc;
+}
+
+static void conversion_try_tile(void *userdata, uint32_t i)
+{
+	struct conversion_task *task = userdata;
+	struct model_error unread;
+	uint32_t failed;
+
+	if (!conversion_do_tile(task->conversion, i, &unread))
+		return;
+	failed = task->failed;
+	while (i < failed && !atomic_compare_exchange_weak(&task->failed, &failed, i))
+		;
+}
+
+int conversion_run(const struct conversion *conversion, struct workers *workers, struct model_error *error)
+{
+	struct conversion_task task = {.conversion = conversion, .failed = UINT32_MAX};
+	const size_t tile = conversion_tile(conversion->placement);
+
+	workers_run(workers, conversion_try_tile, &task, (uint32_t)((conversion->n + tile - 1) / tile));
+	/* Once more, for the sentence. */
+	return task.failed == UINT32_MAX ? 0 : conversion_do_tile(conversion, task.failed, error);
+}
