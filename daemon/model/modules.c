@@ -13,12 +13,13 @@
 #define PATTERN_PREFIX "re:"
 #define PATTERN_MAX 256u /* bytes */
 #define PATTERN_NESTED_MAX 32u
-#define PATTERN_STEPS_MAX 100000u
+#define PATTERN_STEPS_MAX 10000u /* for a name; those that end need a few hundred */
 #define PATTERN_HEAP_KIB 1024u
 
 struct modules_entry {
 	char *text;
 	pcre2_code *pattern; /* NULL: a name */
+	bool exceeded;       /* the pattern has exceeded its limits, and is not tried again */
 };
 
 DEFINE_CLEANUP(compile_context, pcre2_compile_context, pcre2_compile_context_free)
@@ -132,13 +133,14 @@ enum modules_match modules_match(
 	enum modules_match best = MODULES_NO;
 
 	for (uint32_t i = 0; i < modules->n && best != MODULES_YES; i++) {
-		const struct modules_entry *entry = &modules->entries[i];
+		struct modules_entry *entry = &modules->entries[i];
 		enum modules_match match;
 
 		if (entry->pattern)
-			match = modules_match_pattern(entry->pattern, module);
+			match = entry->exceeded ? MODULES_MAYBE : modules_match_pattern(entry->pattern, module);
 		else
 			match = modules_match_name(entry->text, module, modules->exact);
+		entry->exceeded = entry->pattern && match == MODULES_MAYBE;
 		if (match <= best)
 			continue;
 		best = match;
