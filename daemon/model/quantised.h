@@ -11,8 +11,7 @@
  *	W[n, k] = (q[n, k] - zero[n, g]) * factor[n / block_rows, g]
  *
  * where the column's group g is k / block_cols, or is stored. A FORMAT knows the tensors' names,
- * dtypes and layouts; one whose data has its factors within needs no side tensors. Rows are widened
- * in any order, some at a time. If the data is transposed it has to be whole in memory for that: the
+ * dtypes and layouts. Rows are widened in any order, some at a time. If the data is transposed it has to be whole in memory for that: the
  * uploader gathers it, for about as many tensors as it has reads in flight. Else a row is
  * row_bytes of it.
  *
@@ -42,7 +41,7 @@ struct quantised_source {
 };
 
 struct quantised_sides {
-	float *factors;   /* [rows / block_rows, groups]; NULL: the data has them */
+	float *factors;   /* [rows / block_rows, groups] */
 	float *zeros;     /* [rows, groups]; NULL: all are the format's */
 	uint32_t *groups; /* [cols]; NULL: k / block_cols */
 };

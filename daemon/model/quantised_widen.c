@@ -150,10 +150,8 @@ int quantised_sides_read(const struct quantised_source *source,
 	struct model_error *error)
 {
 	CLEANUP(quantised_sides_deinit) struct quantised_sides sides = {0};
-	int rc = 0;
+	int rc = quantised_read_factors(source, checkpoint, &sides.factors, error);
 
-	if (source->sides[QUANTISED_FACTORS])
-		rc = quantised_read_factors(source, checkpoint, &sides.factors, error);
 	if (rc)
 		return rc;
 	if (source->sides[QUANTISED_ZEROS])
@@ -230,7 +228,7 @@ int quantised_widen(const struct quantised_source *source, const struct quantise
 	if (rc)
 		return rc;
 	source->format->unpack(source, data, first, n, ret);
-	for (uint32_t r = 0; sides->factors && r < n; r++)
+	for (uint32_t r = 0; r < n; r++)
 		quantised_scale_row(source, sides, first + r, ret + (size_t)r * source->cols);
 	return 0;
 }
