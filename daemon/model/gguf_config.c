@@ -69,13 +69,16 @@ static void gguf_config_refuse_variants(const struct field_object *own)
 	static const char *const unsupported[] = {"attention.scale", "attention.clamp_kqv",
 		"attention.max_alibi_bias", "attn_logit_softcapping", "final_logit_softcapping",
 		"logit_scale", "embedding_scale", "residual_scale", "use_parallel_residual",
-		"tensor_data_layout", "rope.scale_linear", "rope.scaling.yarn_ext_factor",
+		"tensor_data_layout", "attention.sliding_window_pattern", "rope.freq_base_swa",
+		"rope.scale_linear", "rope.scaling.yarn_ext_factor",
 		"rope.scaling.yarn_attn_factor", "rope.scaling.yarn_log_multiplier",
 		"rope.dimension_sections"};
 	uint32_t experts = field_u32(own, "expert_count", 0, UINT32_MAX, 0);
 
 	if (experts)
 		field_fail(own, -ENOTSUP, "expert_count %u: experts are not supported", experts);
+	if (!field_bool(own, "attention.causal", true))
+		field_fail(own, -ENOTSUP, "attention.causal false is not supported");
 	for (size_t i = 0; i < sizeof(unsupported) / sizeof(unsupported[0]); i++) {
 		CLEANUP(cleanup_free) char *value = NULL;
 
@@ -157,7 +160,6 @@ static enum rope_type gguf_config_parse_scaling(const struct field_object *own)
 static void gguf_config_parse_yarn(const struct field_object *own, struct model_config *config)
 {
 	struct model_rope *rope = &config->rope;
-	double magnitude = field_real(own, "rope.scaling.attn_factor", -FACTOR_MAX, FACTOR_MAX, 1);
 
 	rope->original_max_position_embeddings =
 		field_real(own, "rope.scaling.original_context_length", 1, 1e9, config->max_seq_len);
@@ -166,14 +168,15 @@ static void gguf_config_parse_yarn(const struct field_object *own, struct model_
 	rope->beta_slow = field_real(
 		own, "rope.scaling.yarn_beta_slow", 1e-6, FACTOR_MAX, BETA_SLOW_DEFAULT);
 	rope->truncate = true;
-	if (magnitude != 1)
-		field_fail(own, -ENOTSUP, "rope.scaling.attn_factor %g is not 1", magnitude);
 }
 
 static void gguf_config_parse_rope(const struct field_object *own, struct model_config *config)
 {
 	struct model_rope *rope = &config->rope;
+	double magnitude = field_real(own, "rope.scaling.attn_factor", -FACTOR_MAX, FACTOR_MAX, 1);
 
+	if (magnitude != 1)
+		field_fail(own, -ENOTSUP, "rope.scaling.attn_factor %g is not 1", magnitude);
 	rope->factor = 1;
 	rope->attention_factor = rope->mscale = rope->mscale_all_dim = -1;
 	rope->theta = field_real(own, "rope.freq_base", 1.0001, 1e15, THETA_DEFAULT);
@@ -220,6 +223,19 @@ static int gguf_config_load_factors(
 
 /* ---- what the tensors tell ---- */
 
+/* Has any layer a tensor of that name? Then all need it. */
+static bool gguf_config_has(const struct gguf *gguf, const struct model_config *config, const char *part)
+{
+	char name[64];
+
+	for (uint32_t layer = 0; layer < config->n_layers; layer++) {
+		snprintf(name, sizeof(name), "blk.%u.%s", layer, part);
+		if (gguf_find_tensor(gguf, name))
+			return true;
+	}
+	return false;
+}
+
 static void gguf_config_examine_tensors(
 	const struct gguf *gguf, const struct field_object *own, struct model_config *config)
 {
@@ -238,10 +254,11 @@ static void gguf_config_examine_tensors(
 			"vocab_size is not the number of rows of tensor \"token_embd.weight\", %" PRIu64,
 			rows);
 	config->tie_word_embeddings = !gguf_find_tensor(gguf, "output.weight");
-	config->qkv_bias =
-		config->family == MODEL_QWEN2 || gguf_find_tensor(gguf, "blk.0.attn_q.bias");
-	config->o_bias = gguf_find_tensor(gguf, "blk.0.attn_output.bias");
-	config->mlp_bias = gguf_find_tensor(gguf, "blk.0.ffn_down.bias");
+	config->qkv_bias = config->family == MODEL_QWEN2 || gguf_config_has(gguf, config, "attn_q.bias") ||
+		gguf_config_has(gguf, config, "attn_k.bias") || gguf_config_has(gguf, config, "attn_v.bias");
+	config->o_bias = gguf_config_has(gguf, config, "attn_output.bias");
+	config->mlp_bias = gguf_config_has(gguf, config, "ffn_gate.bias") ||
+		gguf_config_has(gguf, config, "ffn_up.bias") || gguf_config_has(gguf, config, "ffn_down.bias");
 	config->qk_norm = config->family == MODEL_QWEN3;
 }
 

@@ -4,8 +4,8 @@
 
 /*
  * A model in a GGUF file: its configuration, from metadata; its tensors, under Hugging Face's names. Architectures are
- * llama (Mistral's files too), qwen2 and qwen3. What would change the arithmetic and is not read is refused with its
- * field's name and value.
+ * llama (Mistral's files too), qwen2 and qwen3. Fields that are known to change the arithmetic and are not read are
+ * refused with name and value.
  *
  * Rope is on halves of a head with every family here; llama.cpp rotates pairs of neighbours for the architecture llama,
  * whose rows of q and k are in that order in the file.

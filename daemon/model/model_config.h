@@ -63,7 +63,7 @@ struct model_rope {
 	double mscale;                            /* yarn; < 0: not given */
 	double mscale_all_dim; /* yarn; latent attention of any type; < 0: not given */
 	bool truncate;         /* yarn */
-	float factors[MODEL_HEAD_DIM_MAX / 2]; /* factors: of each pair's wave */
+	float factors[MODEL_HEAD_DIM_MAX / 2]; /* factors: by which each pair's wavelength is multiplied */
 };
 
 struct model_config {
