@@ -59,41 +59,16 @@ const char *gguf_rename(const char *name, char *buffer, size_t size)
 
 /* ---- tensors ---- */
 
-static bool gguf_is_rotated(const char *name)
-{
-	unsigned layer;
-	int length = 0;
-
-	if (sscanf(name, "blk.%9u.%n", &layer, &length) != 1 || !length)
-		return false;
-	name += length;
-	return !strncmp(name, "attn_q.", 7) || !strncmp(name, "attn_k.", 7);
-}
-
-static void gguf_mark_rotated(const struct model_config *config, struct gguf *gguf)
-{
-	if (config->family != MODEL_LLAMA)
-		return;
-	for (uint32_t i = 0; i < gguf->n_tensors; i++) {
-		if (gguf_is_rotated(gguf->tensors[i].name))
-			gguf->tensors[i].head_rows = config->head_dim;
-	}
-}
-
 int gguf_checkpoint_open(const char *path, struct safetensors *ret, struct model_error *error)
 {
 	CLEANUP(gguf_deinit) struct gguf gguf = {.fd = -1};
 	struct safetensors_file *file;
-	struct model_config config;
+	const char *architecture;
 	int rc = gguf_open(path, &gguf, error);
 
 	if (rc)
 		return rc;
-	rc = gguf_config_parse(&gguf, &config, error);
-	if (rc)
-		return rc;
-	gguf_mark_rotated(&config, &gguf);
-	model_config_deinit(&config);
+	architecture = json_string_value(json_object_get(gguf.fields, "general.architecture"));
 	file = calloc(1, sizeof(*file));
 	if (!file)
 		return model_fail(error, -ENOMEM, "%s: no memory for its files", path);
@@ -105,6 +80,7 @@ int gguf_checkpoint_open(const char *path, struct safetensors *ret, struct model
 		.n_tensors = gguf.n_tensors,
 		.dtypes = "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K",
 		.rename = gguf_rename,
+		.has_pairs = architecture && !strcmp(architecture, "llama"),
 	};
 	return 0;
 }

@@ -17,6 +17,7 @@
 struct plan_part {
 	const char *name;
 	uint32_t rows;
+	uint32_t head_rows; /* of q and k; else 0 */
 };
 
 uint32_t plan_placements_max(const struct model_config *config)
@@ -52,6 +53,7 @@ static bool plan_find_part(struct plan *plan, const struct plan_recipe *recipe, 
 	else
 		snprintf(name, sizeof(name), "%slayers.%u.%s",
 			plan->family == MODEL_EAGLE ? "" : "model.", recipe->layer, part->name);
+	ret->head_rows = plan->checkpoint->has_pairs ? part->head_rows : 0;
 	return plan_tensor_find(
 		plan, &(struct plan_want){name, part->rows, recipe->cols, recipe->kind}, ret);
 }
@@ -117,7 +119,7 @@ static struct weight plan_parts(struct plan *plan, uint32_t layer, const struct 
 static struct weight plan_one(
 	struct plan *plan, uint32_t layer, const char *name, uint32_t rows, uint32_t cols)
 {
-	return plan_parts(plan, layer, &(struct plan_part){name, rows}, 1, cols);
+	return plan_parts(plan, layer, &(struct plan_part){name, rows, 0}, 1, cols);
 }
 
 static struct weight plan_of_kind(struct plan *plan, enum plan_kind kind, uint32_t layer,
@@ -125,7 +127,7 @@ static struct weight plan_of_kind(struct plan *plan, enum plan_kind kind, uint32
 {
 	return plan_recipe(plan,
 		&(struct plan_recipe){.layer = layer,
-			.parts = &(struct plan_part){name, rows},
+			.parts = &(struct plan_part){name, rows, 0},
 			.n_parts = 1,
 			.cols = cols,
 			.kind = kind});
@@ -135,10 +137,10 @@ static void plan_attention(struct plan *plan, const struct model_config *c, uint
 	struct model_layer *l)
 {
 	uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-	const struct plan_part weights[] = {{"self_attn.q_proj.weight", q},
-		{"self_attn.k_proj.weight", kv}, {"self_attn.v_proj.weight", kv}};
-	const struct plan_part biases[] = {{"self_attn.q_proj.bias", q},
-		{"self_attn.k_proj.bias", kv}, {"self_attn.v_proj.bias", kv}};
+	const struct plan_part weights[] = {{"self_attn.q_proj.weight", q, c->head_dim},
+		{"self_attn.k_proj.weight", kv, c->head_dim}, {"self_attn.v_proj.weight", kv, 0}};
+	const struct plan_part biases[] = {{"self_attn.q_proj.bias", q, c->head_dim},
+		{"self_attn.k_proj.bias", kv, c->head_dim}, {"self_attn.v_proj.bias", kv, 0}};
 	uint32_t cols = c->family == MODEL_EAGLE3 ? 2 * c->hidden_size : c->hidden_size;
 
 	l->qkv = plan_parts(plan, layer, weights, 3, cols);
@@ -192,7 +194,7 @@ static void plan_mlp(struct plan *plan, const struct model_config *c, uint32_t l
 	const char *prefix, uint32_t inner, struct model_layer *l)
 {
 	char gate[64], up[64], down[64];
-	const struct plan_part parts[] = {{gate, inner}, {up, inner}};
+	const struct plan_part parts[] = {{gate, inner, 0}, {up, inner, 0}};
 
 	snprintf(gate, sizeof(gate), "%s.gate_proj.weight", prefix);
 	snprintf(up, sizeof(up), "%s.up_proj.weight", prefix);
@@ -212,10 +214,10 @@ static void plan_experts(struct plan *plan, const struct model_config *c, uint32
 	struct model_layer *l)
 {
 	const struct model_experts *e = &c->experts;
-	const struct plan_part bias = {"mlp.gate.e_score_correction_bias", e->n};
-	const struct plan_part gate_up[] = {{"gate_proj.weight", e->intermediate_size},
-		{"up_proj.weight", e->intermediate_size}};
-	const struct plan_part down = {"down_proj.weight", c->hidden_size};
+	const struct plan_part bias = {"mlp.gate.e_score_correction_bias", e->n, 0};
+	const struct plan_part gate_up[] = {{"gate_proj.weight", e->intermediate_size, 0},
+		{"up_proj.weight", e->intermediate_size, 0}};
+	const struct plan_part down = {"down_proj.weight", c->hidden_size, 0};
 
 	l->router = plan_of_kind(
 		plan, PLAN_EITHER, layer, "mlp.gate.weight", e->n, c->hidden_size);

@@ -17,7 +17,8 @@ struct plan_placement {
 	const struct safetensors_tensor *tensor; /* or the source's data */
 	struct quantised_source source;          /* format NULL: it is not quantised */
 	uint8_t *target;
-	enum dtype dtype; /* in memory */
+	enum dtype dtype;   /* in memory */
+	uint32_t head_rows; /* rows of a head whose rows are pairs (safetensors.h); else 0 */
 };
 
 struct plan {

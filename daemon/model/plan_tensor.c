@@ -11,6 +11,7 @@
 #include "daemon/model/error.h"
 
 #define WEIGHT ".weight"
+#define HEAD_BYTES_MAX (64u << 20) /* as float32 */
 
 /* Keep the first failure and its sentence, about the tensor `name` in `where`. */
 __attribute__((format(printf, 5, 6))) static void plan_tensor_fail(
@@ -68,9 +69,10 @@ static const struct safetensors_tensor *plan_tensor_find_plain(
 		return NULL;
 	}
 	assert(tensor->file < checkpoint->n_files);
-	if (!tensor->usable)
+	if (!tensor->usable || (tensor->format && !want->cols))
 		plan_tensor_fail(plan, -ENOTSUP, checkpoint->files[tensor->file].path, tensor->name,
-			": dtype %s is not one of %s", tensor->dtype_name, checkpoint->dtypes);
+			": dtype %s is not one of %s", tensor->dtype_name,
+			want->cols ? checkpoint->dtypes : "F32, BF16, F16");
 	else if (tensor->n_dims != (want->cols ? 2 : 1) || tensor->shape[0] != want->rows ||
 		 (want->cols && tensor->shape[1] != want->cols))
 		plan_tensor_fail_shape(plan, tensor, want->rows, want->cols);
@@ -110,6 +112,16 @@ static void plan_tensor_check_rule(struct plan *plan, const struct plan_want *wa
 		plan_tensor_fail(plan, -EINVAL, plan_tensor_place(plan), data, " is missing");
 }
 
+/* A head is converted whole. */
+static void plan_tensor_check_head(struct plan *plan, const struct plan_want *want, uint32_t head_rows)
+{
+	uint64_t bytes = (uint64_t)head_rows * want->cols * sizeof(float);
+
+	if (bytes > HEAD_BYTES_MAX)
+		plan_tensor_fail(plan, -ENOTSUP, plan_tensor_place(plan), want->name,
+			": heads of %u rows and %u columns are not supported", head_rows, want->cols);
+}
+
 bool plan_tensor_find(struct plan *plan, const struct plan_want *want, struct plan_placement *ret)
 {
 	char module[96], data[QUANTISED_NAME_MAX];
@@ -127,6 +139,7 @@ bool plan_tensor_find(struct plan *plan, const struct plan_want *want, struct pl
 		}
 		plan_tensor_check_rule(plan, want, module, data, &ret->source);
 	}
+	plan_tensor_check_head(plan, want, ret->head_rows);
 	if (plan->rc)
 		return false;
 	ret->tensor = ret->source.format ? ret->source.data : plan_tensor_find_plain(plan, want);

@@ -29,8 +29,6 @@ struct safetensors_tensor {
 	bool usable;         /* dtype is one of F32, BF16, F16 */
 	enum dtype dtype;    /* if usable; of packed elements, that to which they are widened */
 	const struct block_format *format; /* of packed elements; else NULL */
-	/* Rows of a head, of whose rows 2i and 2i + 1 the model has row i of each half; else 0. */
-	uint32_t head_rows;
 	uint32_t n_dims;
 	uint64_t shape[SAFETENSORS_DIMS_MAX];
 	uint32_t file;   /* index into files */
@@ -52,6 +50,8 @@ struct safetensors {
 	const char *dtypes; /* the usable ones, for errors */
 	/* The file's name for the tensor that Hugging Face's files name so, perhaps in the buffer; NULL: the same. */
 	const char *(*rename)(const char *name, char *buffer, size_t size);
+	/* Heads of q and k have in rows 2i and 2i + 1 what Hugging Face's have in row i of either half. */
+	bool has_pairs;
 };
 
 #define SAFETENSORS_NAME_MAX 128u /* of a buffer for `rename` */

@@ -31,7 +31,7 @@ static void upload_turn_heads(
 	const struct plan_placement *p, const uint8_t *data, size_t n, uint8_t *ret)
 {
 	const size_t cols = p->tensor->n_dims == 2 ? p->tensor->shape[1] : 1;
-	const size_t row_bytes = cols * dtype_bytes(p->dtype), rows = p->tensor->head_rows;
+	const size_t row_bytes = cols * dtype_bytes(p->dtype), rows = p->head_rows;
 
 	assert(n % (rows * cols) == 0);
 	for (size_t row = 0; row < n / cols; row++) {
@@ -48,7 +48,7 @@ static int upload_copy_now(struct upload *upload, const struct plan_placement *p
 {
 	size_t width = dtype_bytes(p->dtype);
 
-	if (p->tensor->head_rows) {
+	if (p->head_rows) {
 		upload_turn_heads(p, data, n, upload->turned);
 		data = upload->turned;
 	}
@@ -66,7 +66,7 @@ static int upload_copy(struct upload *upload, void *target, const void *data, si
 /* Are its bytes copied as they are? */
 static bool upload_is_kept(const struct plan_placement *p)
 {
-	return !p->source.format && !p->tensor->format && !p->tensor->head_rows && p->dtype == p->tensor->dtype;
+	return !p->source.format && !p->tensor->format && !p->head_rows && p->dtype == p->tensor->dtype;
 }
 
 /* Bytes of a tensor without side tensors: 0, or READER_KEPT: the copy goes on while the next chunks
@@ -194,8 +194,8 @@ static uint64_t upload_multiple(const struct plan_placement *p)
 
 	if (p->source.format)
 		return quantised_is_transposed(&p->source) ? 0 : quantised_row_bytes(&p->source);
-	if (t->head_rows)
-		return t->bytes / t->shape[0] * t->head_rows;
+	if (p->head_rows)
+		return t->bytes / t->shape[0] * p->head_rows;
 	return t->format ? t->format->bytes : 0;
 }
 
@@ -258,7 +258,7 @@ static struct reader_segment upload_segment_of(
 static bool upload_turns_heads(const struct upload *upload)
 {
 	for (uint32_t i = 0; i < upload->n_placements; i++) {
-		if (upload->placements[i].tensor->head_rows)
+		if (upload->placements[i].head_rows)
 			return true;
 	}
 	return false;

@@ -4,7 +4,8 @@
 
 /*
  * Weights from files to the device: read in chunks, converted where the plan says so. A tensor is a
- * segment of the reading; the chunks of a quantised one, unless it is transposed, are whole rows.
+ * segment of the reading. Chunks are whole rows of a quantised matrix, unless it is transposed, whole
+ * blocks or whole heads.
  */
 
 #include "daemon/model/plan.h"

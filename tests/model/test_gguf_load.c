@@ -149,6 +149,7 @@ static void expect_rows(const struct scratch *scratch, const char *architecture,
 		fail_msg("%s", error.text);
 	CLEANUP(cleanup_free) float *want = malloc(n * sizeof(float));
 	const struct weight *qkv = &model->layers[0].qkv;
+	assert_contains(model->quantised, "Q8_0, widened to ");
 	CLEANUP(cleanup_free) void *have = fetch(device, qkv, n);
 	assert_non_null(want);
 	assert_true(gguf_type_find(Q8_0)->format->to_f32(want, made.data.data + made.q_at, n / 32));
@@ -210,6 +211,20 @@ static void test_missing_tensor_has_the_files_name(void **state)
 	expect_refusal(&made, *state, -EINVAL, "tensor \"blk.0.ffn_up.weight\" is missing");
 }
 
+static void test_vector_in_blocks_is_refused(void **state)
+{
+	struct made made;
+
+	made_begin(&made, "llama");
+	made_add(&made, "output_norm.weight");
+	put_tensor(&made.file, "output_norm.weight", WIDTH, 0, Q8_0, made.data.n);
+	made.data.data = realloc(made.data.data, made.data.n + WIDTH / 32 * 34);
+	memset(made.data.data + made.data.n, 0, WIDTH / 32 * 34);
+	made.data.n += WIDTH / 32 * 34;
+	expect_refusal(&made, *state, -ENOTSUP,
+		"tensor \"output_norm.weight\": dtype Q8_0 is not one of F32, BF16, F16");
+}
+
 static void test_type_that_is_not_read_is_refused_with_its_name(void **state)
 {
 	struct made made;
@@ -234,6 +249,7 @@ int main(void)
 		scratch_test(test_rows_stay_as_they_are_for_qwen3),
 		scratch_test(test_scale_that_is_not_finite_is_refused_with_its_tensor),
 		scratch_test(test_missing_tensor_has_the_files_name),
+		scratch_test(test_vector_in_blocks_is_refused),
 		scratch_test(test_type_that_is_not_read_is_refused_with_its_name),
 	};
 
