@@ -56,7 +56,8 @@ struct model {
 	struct weight fc, fc_bias; /* [hidden, 2 hidden], EAGLE-3 [hidden, 3 hidden] */
 	int32_t *d2t;              /* [draft.vocab_size] device; NULL: its ids are the target's */
 	void *memory;            /* one device block for all of them */
-	/* "fp8 in blocks of 128 x 128, widened to f32 at load"; "": its files are not quantised */
+	/* "fp8 in blocks of 128 x 128, widened to f32 at load"; "": its files are not quantised. Of a GGUF file
+	 * the types of its tensors: "Q4_K, Q6_K, widened to bf16 at load" */
 	char quantised[QUANTISATION_TEXT_MAX + 32];
 	uint64_t bytes;          /* of that block */
 	uint64_t weights_bytes;  /* likewise, without the rope table */

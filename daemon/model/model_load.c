@@ -141,6 +141,35 @@ static void model_load_rope_deinit(struct model_load_rope *rope)
 
 /* ---- a model ---- */
 
+/* The types of blocks that the placements have. */
+static void model_load_describe_blocks(const struct plan *plan, char ret[QUANTISATION_TEXT_MAX])
+{
+	size_t length = 0;
+
+	*ret = 0;
+	for (uint32_t i = 0; i < plan->n_placements; i++) {
+		const struct safetensors_tensor *t = plan->placements[i].tensor;
+
+		if (t->format && !strstr(ret, t->dtype_name) &&
+			length + strlen(t->dtype_name) + 3 < QUANTISATION_TEXT_MAX)
+			length += (size_t)snprintf(ret + length, QUANTISATION_TEXT_MAX - length, "%s%s",
+				length ? ", " : "", t->dtype_name);
+	}
+}
+
+static void model_load_describe(const struct plan *plan, struct model *model)
+{
+	char text[QUANTISATION_TEXT_MAX];
+
+	if (plan->quantisation)
+		quantisation_describe(plan->quantisation, text);
+	else
+		model_load_describe_blocks(plan, text);
+	if (*text)
+		snprintf(model->quantised, sizeof(model->quantised), "%s, widened to %s at load", text,
+			model->activation_dtype == DTYPE_F32 ? "f32" : "bf16");
+}
+
 static int model_load_place(struct model *model, const struct safetensors *checkpoint,
 	const struct quantisation *quantisation, struct upload *upload)
 {
@@ -152,7 +181,6 @@ static int model_load_place(struct model *model, const struct safetensors *check
 		.arena = {.base = model->memory, .size = model->bytes},
 		.error = upload->error,
 	};
-	char text[QUANTISATION_TEXT_MAX];
 	int rc;
 
 	upload->placements =
@@ -165,11 +193,7 @@ static int model_load_place(struct model *model, const struct safetensors *check
 	if (rc)
 		return rc;
 	upload->n_placements = plan.n_placements;
-	if (quantisation) {
-		quantisation_describe(quantisation, text);
-		snprintf(model->quantised, sizeof(model->quantised), "%s, widened to %s at load", text,
-			model->activation_dtype == DTYPE_F32 ? "f32" : "bf16");
-	}
+	model_load_describe(&plan, model);
 	rc = plan_unused(&plan, &model->config, &model->unused);
 	return rc ? model_fail(upload->error, rc, "%s: no memory to look through its tensors",
 			    upload->directory)

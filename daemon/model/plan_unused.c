@@ -17,8 +17,7 @@ static bool plan_is_buffer(const char *name)
 {
 	size_t length = strlen(name);
 
-	return !strcmp(name, FACTORS) ||
-	       (length >= strlen(BUFFER) && !strcmp(name + length - strlen(BUFFER), BUFFER));
+	return length >= strlen(BUFFER) && !strcmp(name + length - strlen(BUFFER), BUFFER);
 }
 
 /* Is it a tensor of a layer after the model's last one that predicts further tokens (DeepSeek V3,
@@ -72,7 +71,7 @@ int plan_unused(const struct plan *plan, const struct model_config *config, stru
 	}
 	*ret = (struct model_unused){0};
 	for (uint32_t i = 0; i < checkpoint->n_tensors; i++) {
-		if (!used[i])
+		if (!used[i] && strcmp(checkpoint->tensors[i].name, FACTORS))
 			plan_count_unused(checkpoint, config, checkpoint->tensors[i].name, ret);
 	}
 	return 0;

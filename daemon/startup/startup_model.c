@@ -215,7 +215,7 @@ static void startup_model_log_unused(const char *name, const struct model_unused
 {
 	if (unused->n)
 		log_warn("model %s: %u tensor%s of its files %s not used, the first is \"%s\": "
-			 "config.json may belong to another model",
+			 "the configuration may belong to another model",
 			name, unused->n, unused->n == 1 ? "" : "s", unused->n == 1 ? "is" : "are",
 			unused->first);
 	if (unused->n_prediction)
@@ -234,7 +234,7 @@ static void startup_model_load_files(const char *name, const char *directory, st
 	if (text_files_load(directory, &model->files, &error) < 0)
 		log_warn("model %s: %s: clients get no tokenizer from this daemon", name, error.text);
 	else if (model->files->tokenizer < 0)
-		log_info("model %s: it has no tokenizer.json: clients send and get token ids", name);
+		log_info("model %s: it has no tokenizer: clients send and get token ids", name);
 }
 
 int startup_model_load(const struct startup_model *model, struct device *device,
