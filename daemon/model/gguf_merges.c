@@ -42,11 +42,10 @@ static void gguf_merging_deinit(struct gguf_merging *m)
 	free(m->merges);
 }
 
-/* Tokens that text can become. */
+/* Text becomes added tokens before it is merged. */
 static bool gguf_merging_takes(const struct gguf_token *token)
 {
-	return token->length &&
-	       (token->type == GGUF_TOKEN_NORMAL || token->type == GGUF_TOKEN_USER_DEFINED);
+	return token->length && token->type == GGUF_TOKEN_NORMAL;
 }
 
 static uint32_t gguf_merging_slot(const struct gguf_merging *m, uint64_t hash)

@@ -52,8 +52,58 @@ static const struct gguf_token *gguf_tokenizer_named(
 	return *ret_id < t->vocabulary.n ? &t->vocabulary.tokens[*ret_id] : NULL;
 }
 
-/* Of two tokens with the same text the later one counts, as in llama.cpp. */
-static json_t *gguf_tokenizer_vocab(const struct gguf_tokenizer *t)
+/* The first id of the added tokens behind all others, but for unused ones behind them; the number of tokens: there is no
+ * such token. */
+static uint32_t gguf_tokenizer_first_added(const struct gguf_tokenizer *t)
+{
+	const struct gguf_token *tokens = t->vocabulary.tokens;
+	uint32_t end = t->vocabulary.n, first;
+
+	while (end && tokens[end - 1].type == GGUF_TOKEN_UNUSED)
+		end--;
+	for (first = end; first && tokens[first - 1].length; first--) {
+		if (tokens[first - 1].type != GGUF_TOKEN_CONTROL &&
+			tokens[first - 1].type != GGUF_TOKEN_USER_DEFINED)
+			break;
+	}
+	return first < end ? first : t->vocabulary.n;
+}
+
+static void gguf_tokenizer_pass(const json_t *vocab, const char *text, uint32_t *first)
+{
+	const json_t *id = json_object_get(vocab, text);
+
+	if (id && json_integer_value(id) >= *first)
+		*first = (uint32_t)json_integer_value(id) + 1;
+}
+
+/* Move *first behind all tokens of the file's merges, which the vocabulary must have. False: no memory. */
+static bool gguf_tokenizer_pass_merges(
+	const struct gguf_tokenizer *t, const json_t *vocab, uint32_t *first)
+{
+	const struct gguf_array *array = gguf_find_array(t->gguf, KEY("merges"));
+	const uint8_t *at = array ? array->data : NULL;
+
+	for (uint64_t i = 0; array && array->type == GGUF_STRING && i < array->n; i++) {
+		size_t length;
+		const char *merge = gguf_next_string(&at, &length);
+		CLEANUP(cleanup_free) char *text = strndup(merge, length);
+		char *space = text ? strchr(text, ' ') : NULL;
+
+		if (!text)
+			return false;
+		if (!space)
+			continue;
+		*space = 0;
+		gguf_tokenizer_pass(vocab, text, first);
+		gguf_tokenizer_pass(vocab, space + 1, first);
+		memmove(space, space + 1, strlen(space + 1) + 1);
+		gguf_tokenizer_pass(vocab, text, first);
+	}
+	return true;
+}
+
+static json_t *gguf_tokenizer_all_tokens(const struct gguf_tokenizer *t)
 {
 	CLEANUP(cleanup_json) json_t *vocab = json_object();
 
@@ -62,6 +112,29 @@ static json_t *gguf_tokenizer_vocab(const struct gguf_tokenizer *t)
 		CLEANUP(cleanup_free) char *text = strndup(token->text, token->length);
 
 		if (!text || json_object_set_new(vocab, text, json_integer(id)))
+			return NULL;
+	}
+	return STEAL(vocab);
+}
+
+/*
+ * Added tokens at the end are left out: libmimeo-text keeps those that the vocabulary has in users' text, and gives the
+ * others the ids behind it, which are the same. They would not be if two tokens had the same text.
+ */
+static json_t *gguf_tokenizer_vocab(const struct gguf_tokenizer *t)
+{
+	CLEANUP(cleanup_json) json_t *vocab = gguf_tokenizer_all_tokens(t);
+	uint32_t first = gguf_tokenizer_first_added(t);
+
+	if (!vocab || json_object_size(vocab) < t->vocabulary.n)
+		return STEAL(vocab);
+	if (t->pretokenizer && !gguf_tokenizer_pass_merges(t, vocab, &first))
+		return NULL;
+	for (uint32_t id = first; id < t->vocabulary.n; id++) {
+		const struct gguf_token *token = &t->vocabulary.tokens[id];
+		CLEANUP(cleanup_free) char *text = strndup(token->text, token->length);
+
+		if (!text || json_object_del(vocab, text))
 			return NULL;
 	}
 	return STEAL(vocab);

@@ -13,6 +13,7 @@
 
 #include "daemon/model/field.h"
 #include "daemon/model/gguf_tokenizer.h"
+#include "daemon/model/gguf_vocabulary.h"
 #include "daemon/model/text_files.h"
 
 static json_t *data;
@@ -77,6 +78,29 @@ static void put_tokenizer(struct gguf_file *file, const char *model, const char 
 		(uint32_t)json_integer_value(json_object_get(v, "eos")));
 	if (!strcmp(model, "llama"))
 		put_u32(file, "tokenizer.ggml.unknown_token_id", 0);
+}
+
+struct token {
+	const char *text;
+	enum gguf_token_type type;
+};
+
+/* A tokenizer of these tokens, without merges and with scores of 0. */
+static void put_tokens(
+	struct gguf_file *file, const char *model, const struct token *tokens, size_t n)
+{
+	struct gguf_bytes *to;
+
+	put_text(file, "tokenizer.ggml.model", model);
+	to = put_array(file, "tokenizer.ggml.tokens", GGUF_STRING, n);
+	for (size_t i = 0; i < n; i++)
+		put_string(to, tokens[i].text);
+	to = put_array(file, "tokenizer.ggml.token_type", GGUF_I32, n);
+	for (size_t i = 0; i < n; i++)
+		put_uint(to, tokens[i].type, 4);
+	to = put_array(file, "tokenizer.ggml.scores", GGUF_F32, n);
+	for (size_t i = 0; i < n; i++)
+		put_uint(to, 0, 4);
 }
 
 static int load(struct gguf_file *file, const struct scratch *scratch, struct mimeo_model_files **ret,
@@ -169,6 +193,86 @@ static void test_ids_give_back_their_text(void **state)
 		free(ids);
 		mimeo_text_close(text);
 	}
+}
+
+/* The text becomes these ids, which end with -1. */
+static void expect_encoded(
+	const struct mimeo_text *text, const char *input, uint32_t flags, const int32_t *want)
+{
+	int32_t *ids;
+	size_t n;
+
+	assert_int_equal(mimeo_text_encode(text, input, strlen(input), flags, &ids, &n), 0);
+	for (size_t i = 0; i < n; i++)
+		assert_int_equal(ids[i], want[i]);
+	assert_int_equal(want[n], -1);
+	free(ids);
+}
+
+#define IDS(...) ((const int32_t[]){__VA_ARGS__, -1})
+
+static const struct token marks[] = {{"<", GGUF_TOKEN_NORMAL}, {"t", GGUF_TOKEN_NORMAL},
+	{">", GGUF_TOKEN_NORMAL}, {"<t>", GGUF_TOKEN_USER_DEFINED}, {"<end>", GGUF_TOKEN_CONTROL},
+	{"t>", GGUF_TOKEN_USER_DEFINED}, {"[PAD6]", GGUF_TOKEN_UNUSED}, {"[PAD7]", GGUF_TOKEN_UNUSED}};
+
+static void test_user_defined_token_in_literal_text_is_text(void **state)
+{
+	struct gguf_file file = GGUF_FILE_INIT;
+	struct mimeo_text *text;
+
+	put_tokens(&file, "gpt2", marks, ARRAY_SIZE(marks));
+	put_array(&file, "tokenizer.ggml.merges", GGUF_STRING, 0);
+	text = open_text(&file, *state);
+	expect_encoded(text, "<t><t>", 0, IDS(3, 3));
+	expect_encoded(text, "t>", 0, IDS(5));
+	assert_int_equal(mimeo_text_id(text, "<end>"), 4);
+	expect_encoded(text, "<t>", MIMEO_TEXT_LITERAL, IDS(0, 1, 2));
+	mimeo_text_close(text);
+}
+
+static void test_added_tokens_keep_their_ids_where_two_tokens_are_the_same(void **state)
+{
+	struct token tokens[ARRAY_SIZE(marks)];
+	struct gguf_file file = GGUF_FILE_INIT;
+	struct mimeo_text *text;
+
+	memcpy(tokens, marks, sizeof(marks));
+	tokens[1].text = "<";
+	put_tokens(&file, "gpt2", tokens, ARRAY_SIZE(tokens));
+	put_array(&file, "tokenizer.ggml.merges", GGUF_STRING, 0);
+	text = open_text(&file, *state);
+	expect_encoded(text, "<t><end>t>", 0, IDS(3, 4, 5));
+	mimeo_text_close(text);
+}
+
+static void test_added_tokens_that_merges_make_stay_in_the_vocabulary(void **state)
+{
+	struct gguf_file file = GGUF_FILE_INIT;
+	struct mimeo_text *text;
+
+	put_tokens(&file, "gpt2", marks, ARRAY_SIZE(marks));
+	put_string(put_array(&file, "tokenizer.ggml.merges", GGUF_STRING, 1), "< t>");
+	text = open_text(&file, *state);
+	expect_encoded(text, "<t><end>t>", 0, IDS(3, 4, 5));
+	mimeo_text_close(text);
+}
+
+static void test_pieces_are_made_of_normal_tokens_only(void **state)
+{
+	static const struct token tokens[] = {{"<unk>", GGUF_TOKEN_UNKNOWN},
+		{"<s>", GGUF_TOKEN_CONTROL}, {"\xe2\x96\x81", GGUF_TOKEN_NORMAL},
+		{"ab", GGUF_TOKEN_USER_DEFINED}, {"a", GGUF_TOKEN_NORMAL},
+		{"b", GGUF_TOKEN_NORMAL}, {"bb", GGUF_TOKEN_NORMAL}, {"aab", GGUF_TOKEN_NORMAL},
+		{"aa", GGUF_TOKEN_USER_DEFINED}};
+	struct gguf_file file = GGUF_FILE_INIT;
+	struct mimeo_text *text;
+
+	put_tokens(&file, "llama", tokens, ARRAY_SIZE(tokens));
+	text = open_text(&file, *state);
+	expect_encoded(text, "bb", MIMEO_TEXT_LITERAL, IDS(2, 6));
+	expect_encoded(text, "aa", MIMEO_TEXT_LITERAL, IDS(2, 4, 4));
+	expect_encoded(text, "aa", 0, IDS(8));
+	mimeo_text_close(text);
 }
 
 /* The ids around an empty text. */
@@ -341,6 +445,10 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		scratch_test(test_texts_get_the_ids_of_the_reference),
 		scratch_test(test_ids_give_back_their_text),
+		scratch_test(test_user_defined_token_in_literal_text_is_text),
+		scratch_test(test_added_tokens_keep_their_ids_where_two_tokens_are_the_same),
+		scratch_test(test_added_tokens_that_merges_make_stay_in_the_vocabulary),
+		scratch_test(test_pieces_are_made_of_normal_tokens_only),
 		scratch_test(test_begin_and_end_tokens_are_added_as_the_file_says),
 		scratch_test(test_space_prefix_is_left_out_where_the_file_says_so),
 		scratch_test(test_chat_is_written_by_the_files_template),
