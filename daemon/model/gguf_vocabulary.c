@@ -16,6 +16,20 @@
 #define TYPES "tokenizer.ggml.token_type"
 #define SCORES "tokenizer.ggml.scores"
 
+/* Of the list in llama.cpp (src/llama-vocab.cpp), those of the architectures that are served. Where </s> ends an answer, a
+ * field says so. */
+bool gguf_is_end(const char *text, size_t length)
+{
+	static const char *const ends[] = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>",
+		"<|endoftext|>", "<|eom_id|>", "<|end_of_text|>"};
+
+	for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+		if (length == strlen(ends[i]) && !memcmp(text, ends[i], length))
+			return true;
+	}
+	return false;
+}
+
 static uint32_t gguf_vocabulary_u32(const uint8_t *data, uint64_t index)
 {
 	uint32_t value;
@@ -76,6 +90,38 @@ static int gguf_vocabulary_read_numbers(const struct gguf *gguf, const struct gg
 	return 0;
 }
 
+static void gguf_vocabulary_mark(struct gguf_token *token, enum gguf_token_type type)
+{
+	if (token->type != GGUF_TOKEN_UNKNOWN && token->type != GGUF_TOKEN_BYTE)
+		token->type = type;
+}
+
+static int gguf_vocabulary_mark_special(
+	const struct gguf *gguf, struct gguf_vocabulary *vocabulary, struct model_error *error)
+{
+	static const char *const keys[] = {"tokenizer.ggml.unknown_token_id",
+		"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id",
+		"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id",
+		"tokenizer.ggml.padding_token_id"};
+	struct field_file file = {.path = gguf->path, .error = error};
+	const struct field_object root = {.json = gguf->fields, .prefix = "", .file = &file};
+
+	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+		uint32_t id = field_u32(&root, keys[i], 0, UINT32_MAX, UINT32_MAX);
+
+		if (id < vocabulary->n)
+			gguf_vocabulary_mark(&vocabulary->tokens[id],
+				i ? GGUF_TOKEN_CONTROL : GGUF_TOKEN_UNKNOWN);
+	}
+	for (uint32_t id = 0; id < vocabulary->n; id++) {
+		struct gguf_token *token = &vocabulary->tokens[id];
+
+		if (gguf_is_end(token->text, token->length))
+			gguf_vocabulary_mark(token, GGUF_TOKEN_CONTROL);
+	}
+	return file.rc;
+}
+
 int gguf_vocabulary_init(
 	const struct gguf *gguf, struct gguf_vocabulary *ret, struct model_error *error)
 {
@@ -106,6 +152,9 @@ int gguf_vocabulary_init(
 	if (rc)
 		return rc;
 	rc = gguf_vocabulary_read_numbers(gguf, types, scores, &vocabulary, error);
+	if (rc)
+		return rc;
+	rc = gguf_vocabulary_mark_special(gguf, &vocabulary, error);
 	if (rc)
 		return rc;
 	*ret = vocabulary;

@@ -2,7 +2,10 @@
 #ifndef MIMEO_DAEMON_MODEL_GGUF_VOCABULARY_H
 #define MIMEO_DAEMON_MODEL_GGUF_VOCABULARY_H
 
-/* The tokens of a GGUF file: tokenizer.ggml.tokens, .token_type and .scores. */
+/*
+ * The tokens of a GGUF file: tokenizer.ggml.tokens, .token_type and .scores. Converters have left special tokens without
+ * their type: one that a field names, or whose text marks the end of an answer, is special whatever the file says.
+ */
 
 #include "daemon/model/gguf.h"
 
@@ -21,7 +24,7 @@ enum gguf_token_type {
 struct gguf_token {
 	const char *text; /* within the header; UTF-8 without NUL, not terminated */
 	size_t length;
-	uint32_t type; /* GGUF_TOKEN_NORMAL if the file does not say */
+	uint32_t type; /* GGUF_TOKEN_NORMAL if neither the file nor its text or a field says more */
 	float score;   /* finite; 0 if the file does not say */
 };
 
@@ -36,6 +39,8 @@ int gguf_vocabulary_init(
 	const struct gguf *gguf, struct gguf_vocabulary *ret, struct model_error *error);
 /* A zeroed one is allowed. */
 void gguf_vocabulary_deinit(struct gguf_vocabulary *vocabulary);
+/* It is the text of a token that ends an answer, in any model. */
+bool gguf_is_end(const char *text, size_t length);
 
 /*
  * The merges of SentencePiece BPE, which the file does not have: a token is made of any two tokens whose texts make its

@@ -85,7 +85,7 @@ struct token {
 	enum gguf_token_type type;
 };
 
-/* A tokenizer of these tokens, without merges and with scores of 0. */
+/* A tokenizer of these tokens, without merges and with scores of 0; no types if the first one is 0. */
 static void put_tokens(
 	struct gguf_file *file, const char *model, const struct token *tokens, size_t n)
 {
@@ -95,8 +95,9 @@ static void put_tokens(
 	to = put_array(file, "tokenizer.ggml.tokens", GGUF_STRING, n);
 	for (size_t i = 0; i < n; i++)
 		put_string(to, tokens[i].text);
-	to = put_array(file, "tokenizer.ggml.token_type", GGUF_I32, n);
-	for (size_t i = 0; i < n; i++)
+	if (tokens[0].type)
+		to = put_array(file, "tokenizer.ggml.token_type", GGUF_I32, n);
+	for (size_t i = 0; i < n && tokens[0].type; i++)
 		put_uint(to, tokens[i].type, 4);
 	to = put_array(file, "tokenizer.ggml.scores", GGUF_F32, n);
 	for (size_t i = 0; i < n; i++)
@@ -275,6 +276,33 @@ static void test_pieces_are_made_of_normal_tokens_only(void **state)
 	mimeo_text_close(text);
 }
 
+static void test_tokens_of_fields_and_known_ends_are_special_without_a_type(void **state)
+{
+	struct token tokens[] = {{"<", 0}, {"e", 0}, {">", 0}, {"|", 0}, {"n", 0}, {"d", 0},
+		{"<e>", 0}, {"<d>", 0}, {"<n>", 0}, {"<|end|>", 0}};
+	static const char *const fields[] = {"bos", "eos", "eot", "eom", "unknown", "padding"};
+
+	for (size_t i = 0; i < 2 * ARRAY_SIZE(fields); i++) {
+		struct gguf_file file = GGUF_FILE_INIT;
+		struct mimeo_text *text;
+		char key[64];
+
+		tokens[0].type = i % 2 ? GGUF_TOKEN_NORMAL : 0;
+		for (size_t j = 1; j < ARRAY_SIZE(tokens); j++)
+			tokens[j].type = GGUF_TOKEN_NORMAL;
+		snprintf(key, sizeof(key), "tokenizer.ggml.%s_token_id", fields[i / 2]);
+		put_tokens(&file, "gpt2", tokens, ARRAY_SIZE(tokens));
+		put_array(&file, "tokenizer.ggml.merges", GGUF_STRING, 0);
+		put_u32(&file, key, 7);
+		text = open_text(&file, *state);
+		expect_encoded(text, "<d><|end|>", 0, IDS(7, 9));
+		expect_encoded(text, "<n>", 0, IDS(0, 4, 2));
+		expect_encoded(text, "<d>", MIMEO_TEXT_LITERAL, IDS(0, 5, 2));
+		expect_encoded(text, "<|end|>", MIMEO_TEXT_LITERAL, IDS(0, 3, 1, 4, 5, 3, 2));
+		mimeo_text_close(text);
+	}
+}
+
 /* The ids around an empty text. */
 static void expect_ends(const struct scratch *scratch, struct gguf_file *file, const char *bos, const char *eos)
 {
@@ -449,6 +477,7 @@ int main(void)
 		scratch_test(test_added_tokens_keep_their_ids_where_two_tokens_are_the_same),
 		scratch_test(test_added_tokens_that_merges_make_stay_in_the_vocabulary),
 		scratch_test(test_pieces_are_made_of_normal_tokens_only),
+		scratch_test(test_tokens_of_fields_and_known_ends_are_special_without_a_type),
 		scratch_test(test_begin_and_end_tokens_are_added_as_the_file_says),
 		scratch_test(test_space_prefix_is_left_out_where_the_file_says_so),
 		scratch_test(test_chat_is_written_by_the_files_template),
