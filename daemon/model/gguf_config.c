@@ -14,6 +14,7 @@
 #include "daemon/model/field.h"
 #include "daemon/model/file.h"
 #include "daemon/model/gguf_model.h"
+#include "daemon/model/gguf_vocabulary.h"
 #include "daemon/model/hf_config.h"
 #include "ipc/cleanup.h"
 
@@ -278,24 +279,38 @@ static void gguf_config_parse_windows(const struct field_object *own, struct mod
 		config->windows[i] = window;
 }
 
+/* ---- end tokens ---- */
+
 /* An id outside of the vocabulary is never sampled. */
-static void gguf_config_parse_ids(const struct field_object *root, struct model_config *config)
+static void gguf_config_add_end(struct model_config *config, uint64_t id)
+{
+	bool is_new = id < config->vocab_size && config->n_eos < MODEL_EOS_MAX;
+
+	for (uint32_t i = 0; i < config->n_eos; i++)
+		is_new &= config->eos[i] != (int32_t)id;
+	if (is_new)
+		config->eos[config->n_eos++] = (int32_t)id;
+}
+
+static void gguf_config_parse_ids(
+	const struct gguf *gguf, const struct field_object *root, struct model_config *config)
 {
 	static const char *const ends[] = {"tokenizer.ggml.eos_token_id",
 		"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
+	const struct gguf_array *texts = gguf_find_array(gguf, "tokenizer.ggml.tokens");
+	const uint8_t *at = texts ? texts->data : NULL;
 	uint32_t bos = field_u32(root, "tokenizer.ggml.bos_token_id", 0, UINT32_MAX, UINT32_MAX);
 
 	config->bos = bos < config->vocab_size ? (int32_t)bos : -1;
-	for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
-		uint32_t id = field_u32(root, ends[i], 0, UINT32_MAX, UINT32_MAX);
-		bool is_new = id < config->vocab_size;
+	for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
+		gguf_config_add_end(config, field_u32(root, ends[i], 0, UINT32_MAX, UINT32_MAX));
+	for (uint64_t id = 0; texts && texts->type == GGUF_STRING && id < texts->n; id++) {
+		size_t length;
+		const char *text = gguf_next_string(&at, &length);
 
-		for (uint32_t j = 0; j < config->n_eos; j++)
-			is_new &= config->eos[j] != (int32_t)id;
-		if (is_new)
-			config->eos[config->n_eos++] = (int32_t)id;
+		if (gguf_is_end(text, length))
+			gguf_config_add_end(config, id);
 	}
-	assert(config->n_eos <= MODEL_EOS_MAX);
 }
 
 /* ---- all of it ---- */
@@ -318,7 +333,7 @@ static void gguf_config_parse_fields(const struct gguf *gguf, const struct field
 	gguf_config_parse_sizes(&own, config);
 	gguf_config_parse_rope(&own, config);
 	gguf_config_examine_tensors(gguf, &own, config);
-	gguf_config_parse_ids(root, config);
+	gguf_config_parse_ids(gguf, root, config);
 	gguf_config_parse_windows(&own, config);
 }
 

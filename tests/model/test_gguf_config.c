@@ -188,6 +188,64 @@ static void test_end_tokens_are_those_of_the_vocabulary_once_each(void **state)
 	(void)state;
 }
 
+/* The configuration of a model of 40 rows with these tokens and the end token 1. */
+static struct model_config parse_tokens(const char *const *tokens, size_t n)
+{
+	struct gguf_file file = GGUF_FILE_INIT;
+	struct model_config config;
+	struct model_error error = {""};
+	struct gguf gguf;
+
+	put_model_fields(&file, "llama", "");
+	put_u32(&file, "tokenizer.ggml.eos_token_id", 1);
+	struct gguf_bytes *to = put_array(&file, "tokenizer.ggml.tokens", GGUF_STRING, n);
+	for (size_t i = 0; i < n; i++)
+		put_string(to, tokens[i]);
+	put_tensor(&file, "token_embd.weight", 40, 64, 0, 0);
+	struct gguf_bytes bytes = gguf_file_finish(&file);
+	assert_int_equal(gguf_parse("x.gguf", bytes.data, bytes.n, 1 << 24, &gguf, &error), 0);
+	assert_int_equal(gguf_config_parse(&gguf, &config, &error), 0);
+	gguf_deinit(&gguf);
+	free(bytes.data);
+	return config;
+}
+
+static void test_tokens_whose_text_ends_an_answer_are_end_tokens(void **state)
+{
+	static const char *const tokens[] = {"<s>", "<|im_end|>", "</s>", "<|eot_id|>", "<|end|>",
+		"<end_of_turn>", "<|endoftext|>", "<|eom_id|>", "<|end_of_text|>", "<|end", "end"};
+	static const int32_t want[] = {1, 3, 4, 5, 6, 7, 8};
+	struct model_config c = parse_tokens(tokens, ARRAY_SIZE(tokens));
+
+	assert_int_equal(c.n_eos, ARRAY_SIZE(want));
+	for (size_t i = 0; i < ARRAY_SIZE(want); i++)
+		assert_int_equal(c.eos[i], want[i]);
+	model_config_deinit(&c);
+	(void)state;
+}
+
+static void test_end_tokens_are_as_many_as_a_model_may_have(void **state)
+{
+	const char *tokens[50];
+	struct model_config c;
+
+	for (size_t i = 0; i < ARRAY_SIZE(tokens); i++)
+		tokens[i] = i >= 35 ? "<|end|>" : "text";
+	c = parse_tokens(tokens, ARRAY_SIZE(tokens));
+	assert_int_equal(c.n_eos, 6);
+	assert_int_equal(c.eos[5], 39);
+	model_config_deinit(&c);
+	for (size_t i = 0; i < ARRAY_SIZE(tokens); i++)
+		tokens[i] = "<|end|>";
+	c = parse_tokens(tokens, ARRAY_SIZE(tokens));
+	assert_int_equal(c.n_eos, MODEL_EOS_MAX);
+	assert_int_equal(c.eos[0], 1);
+	assert_int_equal(c.eos[1], 0);
+	assert_int_equal(c.eos[2], 2);
+	model_config_deinit(&c);
+	(void)state;
+}
+
 /* ---- what is refused ---- */
 
 static const struct refusal {
@@ -308,6 +366,8 @@ int main(void)
 		cmocka_unit_test(test_factor_without_a_type_scales_linearly),
 		cmocka_unit_test(test_window_of_llama_is_that_of_all_layers),
 		cmocka_unit_test(test_end_tokens_are_those_of_the_vocabulary_once_each),
+		cmocka_unit_test(test_tokens_whose_text_ends_an_answer_are_end_tokens),
+		cmocka_unit_test(test_end_tokens_are_as_many_as_a_model_may_have),
 		cmocka_unit_test(test_refusal_names_field_and_value),
 		cmocka_unit_test(test_model_without_an_embedding_is_refused),
 		cmocka_unit_test(test_rope_factors_of_another_length_are_refused),
