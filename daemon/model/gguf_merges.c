@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Every split of every token is looked up. Texts are hashed as polynomials, so that the hash of the rest of a text
- * follows from those of the whole and the beginning, and the work is proportional to the bytes of all tokens. Their base
- * is random: a file cannot be made whose tokens share a slot.
+ * Every split of every token is looked up. The hash of the rest of a text follows from those of the whole and the
+ * beginning (gguf_hash.h), and texts are compared only where both parts are found, so that the work is proportional to
+ * the bytes of all tokens and all merges.
  */
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "daemon/model/error.h"
 #include "daemon/model/field.h"
+#include "daemon/model/gguf_hash.h"
 #include "daemon/model/gguf_vocabulary.h"
 #include "ipc/cleanup.h"
 
@@ -29,8 +29,8 @@ struct gguf_merging {
 	const struct gguf_vocabulary *vocabulary;
 	uint32_t *table; /* [mask + 1] ids by hash, NONE: free */
 	uint32_t mask;
-	uint64_t base, inverse; /* modulo 2^64 */
-	uint64_t *hashes;       /* of each token */
+	struct gguf_hash_point point;
+	uint64_t *hashes; /* of each token */
 	struct gguf_merge *merges;
 	size_t n, size;
 };
@@ -48,11 +48,13 @@ static bool gguf_merging_takes(const struct gguf_token *token)
 	return token->length && token->type == GGUF_TOKEN_NORMAL;
 }
 
+/* Hashes of texts that differ in the last byte are close to each other, slots are not. */
 static uint32_t gguf_merging_slot(const struct gguf_merging *m, uint64_t hash)
 {
-	return (uint32_t)(hash ^ hash >> 32) & m->mask;
+	return (uint32_t)(hash * UINT64_C(0x9e3779b97f4a7c15) >> 32) & m->mask;
 }
 
+/* text NULL: any text of that hash. */
 static uint32_t gguf_merging_find(
 	const struct gguf_merging *m, const char *text, size_t length, uint64_t hash)
 {
@@ -60,7 +62,7 @@ static uint32_t gguf_merging_find(
 		const struct gguf_token *token = &m->vocabulary->tokens[m->table[at]];
 
 		if (m->hashes[m->table[at]] == hash && token->length == length &&
-			!memcmp(token->text, text, length))
+			(!text || !memcmp(token->text, text, length)))
 			return m->table[at];
 	}
 	return NONE;
@@ -73,7 +75,7 @@ static void gguf_merging_enter(struct gguf_merging *m, uint32_t id)
 	uint64_t hash = 0;
 
 	for (size_t i = 0; i < token->length; i++)
-		hash = hash * m->base + (uint8_t)token->text[i] + 1;
+		hash = gguf_hash_append(&m->point, hash, (uint8_t)token->text[i]);
 	m->hashes[id] = hash;
 	if (!gguf_merging_takes(token) ||
 		gguf_merging_find(m, token->text, token->length, hash) != NONE)
@@ -84,18 +86,6 @@ static void gguf_merging_enter(struct gguf_merging *m, uint32_t id)
 	m->table[at] = id;
 }
 
-/* By Newton's iteration, which doubles the bits that are right: three of an odd number's inverse are its own. */
-static void gguf_merging_choose_base(struct gguf_merging *m)
-{
-	if (getrandom(&m->base, sizeof(m->base), 0) != (ssize_t)sizeof(m->base))
-		m->base = UINT64_C(0x9e3779b97f4a7c15);
-	m->base |= 1;
-	m->inverse = m->base;
-	for (int i = 0; i < 5; i++)
-		m->inverse *= 2 - m->base * m->inverse;
-	assert(m->base * m->inverse == 1);
-}
-
 static int gguf_merging_init(struct gguf_merging *m, const struct gguf_vocabulary *vocabulary)
 {
 	uint64_t size = 16;
@@ -103,7 +93,7 @@ static int gguf_merging_init(struct gguf_merging *m, const struct gguf_vocabular
 	while (size < 2ull * vocabulary->n)
 		size *= 2;
 	assert(size <= UINT32_MAX);
-	gguf_merging_choose_base(m);
+	gguf_hash_choose(&m->point);
 	m->vocabulary = vocabulary;
 	m->mask = (uint32_t)size - 1;
 	m->table = malloc(size * sizeof(*m->table));
@@ -138,38 +128,49 @@ static bool gguf_is_continuation(char byte)
 	return ((uint8_t)byte & 0xc0) == 0x80;
 }
 
+/* Add the merge of the first n bytes and the rest, if both are tokens. */
+static int gguf_merging_cut(
+	struct gguf_merging *m, struct gguf_merge *merge, size_t n, uint64_t left, uint64_t right)
+{
+	const struct gguf_token *token = &m->vocabulary->tokens[merge->piece];
+	const char *rest = token->text + n;
+	size_t length = token->length - n;
+
+	if (gguf_merging_find(m, NULL, n, left) == NONE ||
+		gguf_merging_find(m, NULL, length, right) == NONE)
+		return 0;
+	merge->left = gguf_merging_find(m, token->text, n, left);
+	merge->right = gguf_merging_find(m, rest, length, right);
+	return merge->left == NONE || merge->right == NONE ? 0 : gguf_merging_add(m, merge);
+}
+
 static int gguf_merging_split(struct gguf_merging *m, uint32_t id)
 {
 	const struct gguf_token *token = &m->vocabulary->tokens[id];
+	struct gguf_merge merge = {.piece = id, .score = token->score};
 	uint64_t rest = m->hashes[id], power = 1, left = 0;
-	uint32_t characters = 0, before = 0;
+	int rc = 0;
 
 	if (!gguf_merging_takes(token))
 		return 0;
 	for (size_t i = 0; i < token->length; i++) {
-		characters += !gguf_is_continuation(token->text[i]);
-		power *= i ? m->base : 1;
+		merge.right_characters += !gguf_is_continuation(token->text[i]);
+		power = i ? gguf_hash_multiply(power, m->point.base) : 1;
 	}
 	/* in the loop: the base to the number of bytes behind byte i */
-	for (size_t i = 0; i + 1 < token->length; i++) {
+	for (size_t i = 0; i + 1 < token->length && !rc; i++) {
 		uint8_t byte = (uint8_t)token->text[i];
+		uint32_t begins = !gguf_is_continuation(token->text[i]);
 
-		left = left * m->base + byte + 1;
-		rest -= (byte + UINT64_C(1)) * power;
-		power *= m->inverse;
-		before += !gguf_is_continuation(token->text[i]);
-		struct gguf_merge merge = {.piece = id, .score = token->score,
-			.left = gguf_merging_find(m, token->text, i + 1, left),
-			.left_characters = before, .right_characters = characters - before};
-		if (merge.left == NONE)
-			continue;
-		merge.right = gguf_merging_find(
-			m, token->text + i + 1, token->length - i - 1, rest);
-		int rc = merge.right == NONE ? 0 : gguf_merging_add(m, &merge);
-		if (rc)
-			return rc;
+		left = gguf_hash_append(&m->point, left, byte);
+		rest = gguf_hash_subtract(
+			rest, gguf_hash_multiply(byte + UINT64_C(1), power));
+		power = gguf_hash_multiply(power, m->point.inverse);
+		merge.left_characters += begins;
+		merge.right_characters -= begins;
+		rc = gguf_merging_cut(m, &merge, i + 1, left, rest);
 	}
-	return 0;
+	return rc;
 }
 
 static int gguf_merge_compare(const void *a, const void *b)

@@ -12,6 +12,7 @@
 #include <mimeo/text.h>
 
 #include "daemon/model/field.h"
+#include "daemon/model/gguf_hash.h"
 #include "daemon/model/gguf_tokenizer.h"
 #include "daemon/model/gguf_vocabulary.h"
 #include "daemon/model/text_files.h"
@@ -303,6 +304,66 @@ static void test_tokens_of_fields_and_known_ends_are_special_without_a_type(void
 	}
 }
 
+static uint64_t hash_of(const struct gguf_hash_point *point, const char *text, size_t n)
+{
+	uint64_t hash = 0;
+
+	for (size_t i = 0; i < n; i++)
+		hash = gguf_hash_append(point, hash, (uint8_t)text[i]);
+	return hash;
+}
+
+/* Byte i says whether i has an odd number of bits. */
+static void write_thue_morse(char *text, size_t n, bool negated)
+{
+	for (size_t i = 0; i < n; i++)
+		text[i] = (__builtin_popcountll(i) & 1) == negated ? 'a' : 'b';
+}
+
+static void test_thue_morse_texts_have_different_hashes(void **state)
+{
+	static char texts[2][4096];
+	struct gguf_hash_point point;
+
+	gguf_hash_choose(&point);
+	for (size_t n = 1; n <= sizeof(texts[0]); n *= 2) {
+		write_thue_morse(texts[0], n, false);
+		write_thue_morse(texts[1], n, true);
+		assert_int_not_equal(hash_of(&point, texts[0], n), hash_of(&point, texts[1], n));
+	}
+	assert_int_equal(gguf_hash_multiply(point.base, point.inverse), 1);
+	(void)state;
+}
+
+/* Tokens of ten blocks, each one of two such texts, and one of twenty blocks. */
+static void test_merges_of_thue_morse_tokens_are_found(void **state)
+{
+	enum { BLOCK = 1024, BLOCKS = 10, TOKENS = 1 << BLOCKS, BYTES = BLOCK * BLOCKS };
+	char *texts = malloc((size_t)BYTES * TOKENS);
+	struct gguf_token *tokens = calloc(TOKENS + 1, sizeof(*tokens));
+	struct gguf_vocabulary vocabulary = {.tokens = tokens, .n = TOKENS + 1};
+	struct model_error error = {""};
+	json_t *merges;
+
+	assert_true(texts && tokens);
+	for (size_t i = 0; i < TOKENS; i++) {
+		for (size_t j = 0; j < BLOCKS; j++)
+			write_thue_morse(&texts[i * BYTES + j * BLOCK], BLOCK, i >> j & 1);
+		tokens[i] = (struct gguf_token){&texts[i * BYTES], BYTES, GGUF_TOKEN_NORMAL, 0};
+	}
+	tokens[TOKENS] = (struct gguf_token){texts, 2 * (size_t)BYTES, GGUF_TOKEN_NORMAL, 0};
+	assert_int_equal(gguf_merges_of_scores(&vocabulary, "x.gguf", &merges, &error), 0);
+	assert_int_equal(json_array_size(merges), 1);
+	const json_t *pair = json_array_get(merges, 0);
+	for (size_t i = 0; i < 2; i++)
+		assert_memory_equal(json_string_value(json_array_get(pair, i)),
+			tokens[i].text, BYTES);
+	json_decref(merges);
+	free(texts);
+	free(tokens);
+	(void)state;
+}
+
 /* The ids around an empty text. */
 static void expect_ends(const struct scratch *scratch, struct gguf_file *file, const char *bos, const char *eos)
 {
@@ -478,6 +539,8 @@ int main(void)
 		scratch_test(test_added_tokens_that_merges_make_stay_in_the_vocabulary),
 		scratch_test(test_pieces_are_made_of_normal_tokens_only),
 		scratch_test(test_tokens_of_fields_and_known_ends_are_special_without_a_type),
+		cmocka_unit_test(test_thue_morse_texts_have_different_hashes),
+		cmocka_unit_test(test_merges_of_thue_morse_tokens_are_found),
 		scratch_test(test_begin_and_end_tokens_are_added_as_the_file_says),
 		scratch_test(test_space_prefix_is_left_out_where_the_file_says_so),
 		scratch_test(test_chat_is_written_by_the_files_template),
