@@ -33,6 +33,8 @@ struct gguf_merging {
 	uint64_t *hashes; /* of each token */
 	struct gguf_merge *merges;
 	size_t n, size;
+	struct gguf_budget *budget;
+	json_t **strings; /* of each token that a merge has had */
 };
 
 static void gguf_merging_deinit(struct gguf_merging *m)
@@ -40,6 +42,9 @@ static void gguf_merging_deinit(struct gguf_merging *m)
 	free(m->table);
 	free(m->hashes);
 	free(m->merges);
+	for (uint32_t id = 0; m->strings && id < m->vocabulary->n; id++)
+		json_decref(m->strings[id]);
+	free(m->strings);
 }
 
 /* Text becomes added tokens before it is merged. */
@@ -108,6 +113,13 @@ static int gguf_merging_init(struct gguf_merging *m, const struct gguf_vocabular
 
 static int gguf_merging_add(struct gguf_merging *m, const struct gguf_merge *merge)
 {
+	const struct gguf_token *left = &m->vocabulary->tokens[merge->left];
+	const struct gguf_token *right = &m->vocabulary->tokens[merge->right];
+	int rc = gguf_budget_take(m->budget, gguf_budget_of_string(left->text, left->length) +
+			gguf_budget_of_string(right->text, right->length) + strlen("[,],"));
+
+	if (rc)
+		return rc;
 	if (m->n == GGUF_MERGES_MAX)
 		return -E2BIG;
 	if (m->n == m->size) {
@@ -188,16 +200,31 @@ static int gguf_merge_compare(const void *a, const void *b)
 	return x->left < y->left ? -1 : x->left > y->left;
 }
 
-static int gguf_merging_write(const struct gguf_merging *m, json_t *list)
+/* Merges share strings: a token is in many of them. */
+static json_t *gguf_merging_string(const struct gguf_merging *m, uint32_t id)
 {
-	for (size_t i = 0; i < m->n; i++) {
-		const struct gguf_token *left = &m->vocabulary->tokens[m->merges[i].left];
-		const struct gguf_token *right = &m->vocabulary->tokens[m->merges[i].right];
-		json_t *pair = json_pack("[s%s%]", left->text, left->length, right->text,
-			right->length);
+	const struct gguf_token *token = &m->vocabulary->tokens[id];
 
-		if (json_array_append_new(list, pair))
+	if (!m->strings[id])
+		m->strings[id] = json_stringn(token->text, token->length);
+	return m->strings[id];
+}
+
+static int gguf_merging_write(struct gguf_merging *m, json_t *list)
+{
+	m->strings = calloc(m->vocabulary->n + 1, sizeof(*m->strings));
+	if (!m->strings)
+		return -ENOMEM;
+	for (size_t i = 0; i < m->n; i++) {
+		json_t *pair = json_array();
+
+		if (json_array_append(pair, gguf_merging_string(m, m->merges[i].left)) ||
+			json_array_append(pair, gguf_merging_string(m, m->merges[i].right)) ||
+			json_array_append(list, pair)) {
+			json_decref(pair);
 			return -ENOMEM;
+		}
+		json_decref(pair);
 	}
 	return 0;
 }
@@ -216,16 +243,19 @@ static int gguf_merging_run(
 	return gguf_merging_write(m, list);
 }
 
-int gguf_merges_of_scores(const struct gguf_vocabulary *vocabulary, const char *path, json_t **ret,
-	struct model_error *error)
+int gguf_merges_of_scores(const struct gguf_vocabulary *vocabulary, const char *path,
+	struct gguf_budget *budget, json_t **ret, struct model_error *error)
 {
-	CLEANUP(gguf_merging_deinit) struct gguf_merging m = {0};
+	CLEANUP(gguf_merging_deinit) struct gguf_merging m = {.budget = budget};
 	CLEANUP(cleanup_json) json_t *list = json_array();
 	int rc = gguf_merging_run(&m, vocabulary, list);
 
 	if (rc == -E2BIG)
 		return model_fail(error, rc, "%s: its tokens make more than %u merges", path,
 			GGUF_MERGES_MAX);
+	if (rc == -EFBIG)
+		return model_fail(error, rc, "%s: " GGUF_BUDGET_EXCEEDED, path, budget->name,
+			budget->limit);
 	if (rc)
 		return model_fail(error, rc, "%s: no memory for its merges", path);
 	*ret = STEAL(list);

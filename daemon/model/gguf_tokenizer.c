@@ -9,6 +9,7 @@
 
 #include "daemon/model/error.h"
 #include "daemon/model/field.h"
+#include "daemon/model/gguf_budget.h"
 #include "daemon/model/gguf_pretokenizer.h"
 #include "daemon/model/gguf_vocabulary.h"
 #include "ipc/cleanup.h"
@@ -21,8 +22,20 @@ struct gguf_tokenizer {
 	struct field_object root;
 	struct gguf_vocabulary vocabulary;
 	const struct gguf_pretokenizer *pretokenizer; /* NULL: SentencePiece */
+	struct gguf_budget text, config;
 	struct model_error *error;
 };
+
+/* False: the text has become too long. */
+static bool gguf_tokenizer_take(
+	const struct gguf_tokenizer *t, struct gguf_budget *budget, size_t bytes)
+{
+	int rc = gguf_budget_take(budget, bytes);
+
+	if (rc)
+		field_fail(&t->root, rc, GGUF_BUDGET_EXCEEDED, budget->name, budget->limit);
+	return !rc;
+}
 
 /* A list of steps as one object, that of the kind which calls its steps `name`. */
 static json_t *gguf_tokenizer_sequence(const char *name, json_t *steps)
@@ -50,6 +63,16 @@ static const struct gguf_token *gguf_tokenizer_named(
 {
 	*ret_id = field_u32(&t->root, key, 0, UINT32_MAX, UINT32_MAX);
 	return *ret_id < t->vocabulary.n ? &t->vocabulary.tokens[*ret_id] : NULL;
+}
+
+static bool gguf_tokenizer_is_special(const struct gguf_token *token)
+{
+	return token->type == GGUF_TOKEN_CONTROL || token->type == GGUF_TOKEN_UNKNOWN;
+}
+
+static bool gguf_tokenizer_is_added(const struct gguf_token *token)
+{
+	return token->type == GGUF_TOKEN_USER_DEFINED || gguf_tokenizer_is_special(token);
 }
 
 /* The first id of the added tokens behind all others, but for unused ones behind them; the number of tokens: there is no
@@ -146,22 +169,46 @@ static json_t *gguf_tokenizer_added(const struct gguf_tokenizer *t)
 
 	for (uint32_t id = 0; id < t->vocabulary.n; id++) {
 		const struct gguf_token *token = &t->vocabulary.tokens[id];
-		bool special = token->type == GGUF_TOKEN_CONTROL || token->type == GGUF_TOKEN_UNKNOWN;
 
-		if (!special && token->type != GGUF_TOKEN_USER_DEFINED)
+		if (!gguf_tokenizer_is_added(token))
 			continue;
 		if (json_array_append_new(added,
 			    json_pack("{s:i, s:s%, s:b, s:b, s:b, s:b, s:b}", "id", (int)id,
 				    "content", token->text, token->length, "single_word", 0,
-				    "lstrip", 0, "rstrip", 0, "normalized", 0, "special", special)))
+				    "lstrip", 0, "rstrip", 0, "normalized", 0, "special",
+				    gguf_tokenizer_is_special(token))))
 			return NULL;
 	}
 	return STEAL(added);
 }
 
+/* Take what the tokens need at least. */
+static int gguf_tokenizer_count(struct gguf_tokenizer *t)
+{
+	static const char added[] = "{'id':0,'content':,'single_word':false,'lstrip':false,"
+				    "'rstrip':false,'normalized':false,'special':true},";
+	uint32_t first = gguf_tokenizer_first_added(t), n_added = 0;
+
+	for (uint32_t id = 0; id < t->vocabulary.n && !t->root.file->rc; id++) {
+		const struct gguf_token *token = &t->vocabulary.tokens[id];
+		size_t bytes = gguf_budget_of_string(token->text, token->length);
+
+		if (id < first)
+			gguf_tokenizer_take(t, &t->text, bytes + strlen(":0,"));
+		if (!gguf_tokenizer_is_added(token))
+			continue;
+		gguf_tokenizer_take(t, &t->text, bytes + strlen(added));
+		if (++n_added > GGUF_ADDED_MAX)
+			field_fail(&t->root, -E2BIG,
+				"it has more than %u special and user-defined tokens",
+				GGUF_ADDED_MAX);
+	}
+	return t->root.file->rc;
+}
+
 /* ---- the model ---- */
 
-static json_t *gguf_tokenizer_listed_merges(const struct gguf_tokenizer *t)
+static json_t *gguf_tokenizer_listed_merges(struct gguf_tokenizer *t)
 {
 	const struct gguf_array *array = gguf_find_array(t->gguf, KEY("merges"));
 	CLEANUP(cleanup_json) json_t *merges = json_array();
@@ -178,6 +225,9 @@ static json_t *gguf_tokenizer_listed_merges(const struct gguf_tokenizer *t)
 		size_t length;
 		const char *text = gguf_next_string(&at, &length);
 
+		if (!gguf_tokenizer_take(
+			    t, &t->text, gguf_budget_of_string(text, length) + strlen(",")))
+			return NULL;
 		if (memchr(text, 0, length) ||
 			json_array_append_new(merges, json_stringn(text, length))) {
 			field_fail(&t->root, -EINVAL,
@@ -188,7 +238,7 @@ static json_t *gguf_tokenizer_listed_merges(const struct gguf_tokenizer *t)
 	return STEAL(merges);
 }
 
-static json_t *gguf_tokenizer_byte_bpe(const struct gguf_tokenizer *t)
+static json_t *gguf_tokenizer_byte_bpe(struct gguf_tokenizer *t)
 {
 	json_t *merges = gguf_tokenizer_listed_merges(t);
 
@@ -208,7 +258,7 @@ static json_t *gguf_tokenizer_scored_bpe(struct gguf_tokenizer *t)
 		field_fail(&t->root, -EINVAL, KEY("scores") " is missing");
 	else
 		t->root.file->rc = gguf_merges_of_scores(
-			&t->vocabulary, t->gguf->path, &merges, t->error);
+			&t->vocabulary, t->gguf->path, &t->text, &merges, t->error);
 	if (t->root.file->rc)
 		return NULL;
 	return json_pack("{s:s, s:n, s:o, s:n, s:n, s:b, s:b, s:b, s:o, s:o}", "type", "BPE",
@@ -294,7 +344,7 @@ static json_t *gguf_tokenizer_pieces(struct gguf_tokenizer *t)
 		gguf_tokenizer_sequence("decoders", after), "model", gguf_tokenizer_scored_bpe(t));
 }
 
-static json_t *gguf_tokenizer_config(const struct gguf_tokenizer *t)
+static json_t *gguf_tokenizer_config(struct gguf_tokenizer *t)
 {
 	static const char *const named[][2] = {{"bos_token", KEY("bos_token_id")},
 		{"eos_token", KEY("eos_token_id")}, {"unk_token", KEY("unknown_token_id")},
@@ -306,10 +356,16 @@ static json_t *gguf_tokenizer_config(const struct gguf_tokenizer *t)
 		uint32_t id;
 		const struct gguf_token *token = gguf_tokenizer_named(t, named[i][1], &id);
 
-		if (token && json_object_set_new(config, named[i][0],
-				     json_stringn(token->text, token->length)))
+		if (!token)
+			continue;
+		if (!gguf_tokenizer_take(t, &t->config,
+			    gguf_budget_of_string(token->text, token->length)) ||
+			json_object_set_new(config, named[i][0],
+				json_stringn(token->text, token->length)))
 			return NULL;
 	}
+	if (chat && !gguf_tokenizer_take(t, &t->config, gguf_budget_of_string(chat, strlen(chat))))
+		return NULL;
 	if (chat && json_object_set_new(config, "chat_template", json_string(chat)))
 		return NULL;
 	return STEAL(config);
@@ -333,32 +389,52 @@ static int gguf_tokenizer_choose(struct gguf_tokenizer *t, const char *model)
 	return t->root.file->rc;
 }
 
-static int gguf_tokenizer_write(struct gguf_tokenizer *t, struct gguf_text *ret)
+/* *ret: the text, to be freed. */
+static int gguf_tokenizer_dump(const struct gguf_tokenizer *t, const json_t *json,
+	const struct gguf_budget *budget, char **ret)
 {
-	CLEANUP(cleanup_json) json_t *config = gguf_tokenizer_config(t);
-	CLEANUP(cleanup_json) json_t *tokenizer =
-		t->pretokenizer ? gguf_tokenizer_bytes(t) : gguf_tokenizer_pieces(t);
-	CLEANUP(gguf_text_deinit) struct gguf_text text = {0};
+	CLEANUP(cleanup_free) char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
 
 	if (t->root.file->rc)
 		return t->root.file->rc;
-	if (tokenizer)
-		text.tokenizer = json_dumps(tokenizer, JSON_COMPACT);
-	if (config)
-		text.config = json_dumps(config, JSON_COMPACT);
-	if (!text.tokenizer || !text.config)
-		return model_fail(
-			t->error, -ENOMEM, "%s: no memory for its tokenizer", t->gguf->path);
+	if (!text)
+		return field_fail(&t->root, -ENOMEM, "no memory for its tokenizer");
+	if (strlen(text) > budget->limit)
+		return field_fail(
+			&t->root, -EFBIG, GGUF_BUDGET_EXCEEDED, budget->name, budget->limit);
+	*ret = STEAL(text);
+	return 0;
+}
+
+static int gguf_tokenizer_write(struct gguf_tokenizer *t, struct gguf_text *ret)
+{
+	CLEANUP(gguf_text_deinit) struct gguf_text text = {0};
+	CLEANUP(cleanup_json) json_t *config = gguf_tokenizer_config(t);
+	int rc = gguf_tokenizer_dump(t, config, &t->config, &text.config);
+
+	if (rc)
+		return rc;
+	rc = gguf_tokenizer_count(t);
+	if (rc)
+		return rc;
+	CLEANUP(cleanup_json) json_t *tokenizer =
+		t->pretokenizer ? gguf_tokenizer_bytes(t) : gguf_tokenizer_pieces(t);
+	rc = gguf_tokenizer_dump(t, tokenizer, &t->text, &text.tokenizer);
+	if (rc)
+		return rc;
 	*ret = text;
 	text = (struct gguf_text){0};
 	return 0;
 }
 
-int gguf_text_make(const struct gguf *gguf, struct gguf_text *ret, struct model_error *error)
+int gguf_text_make(const struct gguf *gguf, struct gguf_text_limits limits, struct gguf_text *ret,
+	struct model_error *error)
 {
 	struct field_file file = {.path = gguf->path, .error = error};
 	struct gguf_tokenizer t = {.gguf = gguf,
 		.root = {.json = gguf->fields, .prefix = "", .file = &file},
+		.text = {"tokenizer.json", limits.tokenizer, limits.tokenizer},
+		.config = {"tokenizer_config.json", limits.config, limits.config},
 		.error = error};
 	const char *model = field_string(&t.root, KEY("model"), NULL);
 	int rc = file.rc;
@@ -377,12 +453,13 @@ int gguf_text_make(const struct gguf *gguf, struct gguf_text *ret, struct model_
 	return rc;
 }
 
-int gguf_text_load(const char *path, struct gguf_text *ret, struct model_error *error)
+int gguf_text_load(const char *path, struct gguf_text_limits limits, struct gguf_text *ret,
+	struct model_error *error)
 {
 	CLEANUP(gguf_deinit) struct gguf gguf = {.fd = -1};
 	int rc = gguf_open(path, &gguf, error);
 
-	return rc ? rc : gguf_text_make(&gguf, ret, error);
+	return rc ? rc : gguf_text_make(&gguf, limits, ret, error);
 }
 
 void gguf_text_deinit(struct gguf_text *text)

@@ -8,9 +8,11 @@
  */
 
 #include "daemon/model/gguf.h"
+#include "daemon/model/gguf_budget.h"
 
 #define GGUF_TOKENS_MAX (1u << 22) /* libmimeo-text's limits */
 #define GGUF_MERGES_MAX (1u << 23)
+#define GGUF_ADDED_MAX 100000u
 
 enum gguf_token_type {
 	GGUF_TOKEN_NORMAL = 1,
@@ -45,9 +47,10 @@ bool gguf_is_end(const char *text, size_t length);
 /*
  * The merges of SentencePiece BPE, which the file does not have: a token is made of any two tokens whose texts make its
  * text, and tokens of higher scores are made first. Pairs of the same score are in the order in which Hugging Face's
- * converter puts them. *ret is a list of [left, right]. 0, or -errno with a sentence; `path` is for errors.
+ * converter puts them. *ret is a list of [left, right], taken from the budget. 0, or -errno with a sentence; `path` is for
+ * errors.
  */
-int gguf_merges_of_scores(const struct gguf_vocabulary *vocabulary, const char *path, json_t **ret,
-	struct model_error *error);
+int gguf_merges_of_scores(const struct gguf_vocabulary *vocabulary, const char *path,
+	struct gguf_budget *budget, json_t **ret, struct model_error *error);
 
 #endif

@@ -113,15 +113,12 @@ static int text_files_copy_all(
 static int text_files_make(
 	const char *path, struct mimeo_model_files *files, struct model_error *error)
 {
+	const struct gguf_text_limits limits = {TEXT_FILES_TOKENIZER_MAX, TEXT_FILES_CONFIG_MAX};
 	CLEANUP(gguf_text_deinit) struct gguf_text text = {0};
-	int rc = gguf_text_load(path, &text, error);
+	int rc = gguf_text_load(path, limits, &text, error);
 
 	if (rc || !text.tokenizer)
 		return rc;
-	if (strlen(text.tokenizer) > TEXT_FILES_TOKENIZER_MAX ||
-		strlen(text.config) > TEXT_FILES_CONFIG_MAX)
-		return model_fail(error, -EFBIG, "%s: its tokenizer exceeds the limit of %u bytes",
-			path, TEXT_FILES_TOKENIZER_MAX);
 	rc = text_files_store(path, "tokenizer.json", text.tokenizer, strlen(text.tokenizer),
 		&files->tokenizer, error);
 	if (rc)

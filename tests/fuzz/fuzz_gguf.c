@@ -80,15 +80,19 @@ static void check_config(const struct gguf *gguf)
 
 static void check_text(const struct gguf *gguf)
 {
+	const struct gguf_text_limits limits = {64 << 10, 4 << 10};
 	struct gguf_text text;
 	struct model_error error = {""};
 	CLEANUP(cleanup_json) json_t *json = NULL;
 
-	if (gguf_text_make(gguf, &text, &error)) {
+	if (gguf_text_make(gguf, limits, &text, &error)) {
 		if (!*error.text)
 			abort();
 		return;
 	}
+	if (text.tokenizer && (strlen(text.tokenizer) > limits.tokenizer ||
+				      strlen(text.config) > limits.config))
+		abort();
 	if (text.tokenizer && !(json = json_loads(text.tokenizer, 0, NULL)))
 		abort();
 	gguf_text_deinit(&text);

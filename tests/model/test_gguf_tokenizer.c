@@ -342,6 +342,7 @@ static void test_merges_of_thue_morse_tokens_are_found(void **state)
 	char *texts = malloc((size_t)BYTES * TOKENS);
 	struct gguf_token *tokens = calloc(TOKENS + 1, sizeof(*tokens));
 	struct gguf_vocabulary vocabulary = {.tokens = tokens, .n = TOKENS + 1};
+	struct gguf_budget budget = {"tokenizer.json", SIZE_MAX, SIZE_MAX};
 	struct model_error error = {""};
 	json_t *merges;
 
@@ -352,7 +353,7 @@ static void test_merges_of_thue_morse_tokens_are_found(void **state)
 		tokens[i] = (struct gguf_token){&texts[i * BYTES], BYTES, GGUF_TOKEN_NORMAL, 0};
 	}
 	tokens[TOKENS] = (struct gguf_token){texts, 2 * (size_t)BYTES, GGUF_TOKEN_NORMAL, 0};
-	assert_int_equal(gguf_merges_of_scores(&vocabulary, "x.gguf", &merges, &error), 0);
+	assert_int_equal(gguf_merges_of_scores(&vocabulary, "x.gguf", &budget, &merges, &error), 0);
 	assert_int_equal(json_array_size(merges), 1);
 	const json_t *pair = json_array_get(merges, 0);
 	for (size_t i = 0; i < 2; i++)
@@ -529,6 +530,117 @@ static void test_bad_element_is_named(void **state)
 	expect_refusal(&file, *state, -EINVAL, "tokenizer.ggml.tokens[0] is not UTF-8 or has a NUL");
 }
 
+/* ---- limits ---- */
+
+static int make(struct gguf_file *file, size_t tokenizer_max, size_t config_max, size_t *ret_bytes,
+	struct model_error *error)
+{
+	const struct gguf_text_limits limits = {tokenizer_max, config_max};
+	struct gguf_bytes bytes = gguf_file_finish(file);
+	struct gguf_text text;
+	struct gguf gguf;
+
+	assert_int_equal(gguf_parse("x.gguf", bytes.data, bytes.n, bytes.n, &gguf, error), 0);
+	gguf.path = strdup("x.gguf");
+	int rc = gguf_text_make(&gguf, limits, &text, error);
+	if (!rc) {
+		*ret_bytes = strlen(text.tokenizer);
+		gguf_text_deinit(&text);
+	}
+	gguf_deinit(&gguf);
+	free(bytes.data);
+	return rc;
+}
+
+static void expect_too_long(struct gguf_file *file, size_t tokenizer_max, const char *words)
+{
+	struct model_error error = {""};
+
+	assert_int_equal(make(file, tokenizer_max, 100, NULL, &error), -EFBIG);
+	assert_contains(error.text, words);
+}
+
+static void test_texts_may_be_as_long_as_their_limits(void **state)
+{
+	static const char *const models[] = {"gpt2", "llama"};
+
+	for (size_t i = 0; i < ARRAY_SIZE(models); i++) {
+		struct gguf_file file = GGUF_FILE_INIT;
+		struct model_error error = {""};
+		size_t bytes;
+
+		put_tokenizer(&file, models[i], "");
+		assert_int_equal(make(&file, 1 << 20, 100, &bytes, &error), 0);
+		file = (struct gguf_file)GGUF_FILE_INIT;
+		put_tokenizer(&file, models[i], "");
+		assert_int_equal(make(&file, bytes, 100, &bytes, &error), 0);
+		for (size_t limit = 0; limit < bytes; limit = limit ? 2 * limit : 1) {
+			file = (struct gguf_file)GGUF_FILE_INIT;
+			put_tokenizer(&file, models[i], "");
+			expect_too_long(&file, bytes - 1 - limit,
+				"x.gguf: its tokenizer.json exceeds the limit of ");
+		}
+	}
+	(void)state;
+}
+
+/* What comes behind the limit is not read. */
+static void test_text_above_its_limit_ends_the_work(void **state)
+{
+	static const struct token letters[] = {{"a", GGUF_TOKEN_NORMAL}, {"b", GGUF_TOKEN_NORMAL},
+		{"\x01", GGUF_TOKEN_CONTROL}, {"\x02", GGUF_TOKEN_NORMAL}};
+	struct gguf_file file = GGUF_FILE_INIT;
+
+	put_tokens(&file, "gpt2", letters, ARRAY_SIZE(letters));
+	expect_too_long(&file, 100, "its tokenizer.json exceeds the limit of 100 bytes");
+	file = (struct gguf_file)GGUF_FILE_INIT;
+	put_tokens(&file, "gpt2", letters, ARRAY_SIZE(letters));
+	struct gguf_bytes *to = put_array(&file, "tokenizer.ggml.merges", GGUF_STRING, 101);
+	for (int i = 0; i < 100; i++)
+		put_string(to, "a b");
+	put_string(to, "\xff");
+	expect_too_long(&file, 700, "its tokenizer.json exceeds the limit of 700 bytes");
+	(void)state;
+}
+
+static void test_chat_template_above_its_limit_is_refused(void **state)
+{
+	struct gguf_file file = GGUF_FILE_INIT;
+	char *chat = calloc(1, TEXT_FILES_CONFIG_MAX + 1);
+
+	assert_non_null(chat);
+	memset(chat, 'x', TEXT_FILES_CONFIG_MAX);
+	put_tokenizer(&file, "gpt2", "");
+	put_text(&file, "tokenizer.chat_template", chat);
+	free(chat);
+	expect_refusal(&file, *state, -EFBIG,
+		"its tokenizer_config.json exceeds the limit of 33554432 bytes");
+}
+
+static void test_more_added_tokens_than_clients_read_are_refused(void **state)
+{
+	for (uint32_t n = GGUF_ADDED_MAX; n <= GGUF_ADDED_MAX + 1; n++) {
+		struct token *tokens = calloc(n, sizeof(*tokens));
+		struct gguf_file file = GGUF_FILE_INIT;
+		struct model_error error = {""};
+		char (*texts)[12] = calloc(n, sizeof(*texts));
+		size_t bytes;
+
+		assert_true(tokens && texts);
+		for (uint32_t i = 0; i < n; i++) {
+			snprintf(texts[i], sizeof(texts[i]), "<%u>", i);
+			tokens[i] = (struct token){texts[i], GGUF_TOKEN_USER_DEFINED};
+		}
+		put_tokens(&file, "gpt2", tokens, n);
+		put_array(&file, "tokenizer.ggml.merges", GGUF_STRING, 0);
+		assert_int_equal(make(&file, TEXT_FILES_TOKENIZER_MAX, 100, &bytes, &error),
+			n > GGUF_ADDED_MAX ? -E2BIG : 0);
+		free(texts);
+		free(tokens);
+	}
+	(void)state;
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -548,6 +660,10 @@ int main(void)
 		scratch_test(test_other_tokenizers_are_refused_by_name),
 		scratch_test(test_missing_parts_are_named),
 		scratch_test(test_bad_element_is_named),
+		cmocka_unit_test(test_texts_may_be_as_long_as_their_limits),
+		cmocka_unit_test(test_text_above_its_limit_ends_the_work),
+		scratch_test(test_chat_template_above_its_limit_is_refused),
+		cmocka_unit_test(test_more_added_tokens_than_clients_read_are_refused),
 	};
 
 	return cmocka_run_group_tests_name("gguf_tokenizer", tests, read_data, free_data);
