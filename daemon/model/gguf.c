@@ -69,7 +69,7 @@ static json_t *gguf_string(struct gguf_cursor *cursor)
 {
 	size_t length = 0;
 	const char *text = gguf_take_string(cursor, SIZE_MAX, &length);
-	json_t *json = text ? json_stringn(text, length) : NULL;
+	json_t *json = text && !memchr(text, 0, length) ? json_stringn(text, length) : NULL;
 
 	return json ? json : json_null();
 }
@@ -147,6 +147,26 @@ static void gguf_take_field(struct gguf_cursor *cursor, struct gguf *gguf)
 		gguf_refuse(cursor, "key \"%s\" is not UTF-8", key);
 }
 
+/* Strings that are null would count as absent: refuse them where a field may be read. */
+static void gguf_refuse_null(struct gguf_cursor *cursor, const json_t *fields)
+{
+	const char *name = json_string_value(json_object_get(fields, "general.architecture"));
+	size_t length = name ? strlen(name) : 0;
+	const char *key;
+	json_t *value;
+
+	json_object_foreach((json_t *)(uintptr_t)fields, key, value) {
+		bool is_read = !strncmp(key, "tokenizer.ggml.", strlen("tokenizer.ggml.")) ||
+			       !strcmp(key, "general.architecture") ||
+			       (name && !strncmp(key, name, length) && key[length] == '.');
+
+		if (is_read && json_is_null(value)) {
+			gguf_refuse(cursor, "%s is not UTF-8 or has a NUL", key);
+			return;
+		}
+	}
+}
+
 /* ---- the header ---- */
 
 static void gguf_take_counts(
@@ -203,6 +223,9 @@ static void gguf_take_header(struct gguf_cursor *cursor, struct gguf *gguf)
 	}
 	for (uint64_t i = 0; i < n_fields && !cursor->rc; i++)
 		gguf_take_field(cursor, gguf);
+	if (cursor->rc)
+		return;
+	gguf_refuse_null(cursor, gguf->fields);
 	if (cursor->rc)
 		return;
 	uint32_t alignment = gguf_alignment(cursor, gguf->fields);

@@ -52,7 +52,8 @@ struct gguf {
 	char *path;
 	int fd;
 	uint8_t *header;  /* arrays lie in it */
-	json_t *fields;   /* key: value; an array is an empty list; a string that is not UTF-8 is null */
+	json_t *fields;   /* key: value; an array is an empty list; a string that is not UTF-8 or has a NUL is null if
+			   * nothing depends on it: it is not the architecture, one of its fields or of tokenizer.ggml */
 	struct gguf_array *arrays;
 	uint32_t n_arrays;
 	struct safetensors_tensor *tensors; /* sorted by name */

@@ -245,6 +245,51 @@ static void test_bad_value_is_refused_with_its_key(void **state)
 	(void)state;
 }
 
+static void put_bad_text(struct gguf_file *file, const char *key, bool has_nul)
+{
+	struct gguf_bytes *to = put_key(file, key, GGUF_STRING);
+
+	put_uint(to, 3, 8);
+	put_bytes(to, has_nul ? "a\0b" : "a\xff" "b", 3);
+}
+
+static void test_bad_text_of_a_field_that_counts_is_refused_with_its_key(void **state)
+{
+	static const char *const keys[] = {
+		"llama.rope.scaling.type", "tokenizer.ggml.pre", "general.architecture"};
+
+	for (size_t i = 0; i < 2 * ARRAY_SIZE(keys); i++) {
+		const char *key = keys[i / 2];
+		struct gguf_file file = GGUF_FILE_INIT;
+		char words[96];
+
+		put_bad_text(&file, key, i % 2);
+		if (strcmp(key, "general.architecture"))
+			put_text(&file, "general.architecture", "llama");
+		snprintf(words, sizeof(words), "%s is not UTF-8 or has a NUL", key);
+		gguf_file_refused(file, 0, words);
+	}
+	(void)state;
+}
+
+static void test_bad_text_of_another_field_is_null(void **state)
+{
+	static const char *const keys[] = {"general.name", "quantize.imatrix.file", "llamas.x"};
+
+	for (size_t i = 0; i < 2 * ARRAY_SIZE(keys); i++) {
+		struct gguf_file file = GGUF_FILE_INIT;
+		struct gguf gguf;
+		struct model_error error = {""};
+
+		put_bad_text(&file, keys[i / 2], i % 2);
+		put_text(&file, "general.architecture", "llama");
+		assert_int_equal(gguf_file_parse(&file, 0, &gguf, &error), 0);
+		assert_true(json_is_null(json_object_get(gguf.fields, keys[i / 2])));
+		gguf_deinit(&gguf);
+	}
+	(void)state;
+}
+
 static void test_bad_key_is_refused(void **state)
 {
 	struct gguf_file file = GGUF_FILE_INIT;
@@ -294,6 +339,8 @@ int main(void)
 		cmocka_unit_test(test_other_magic_or_version_is_refused),
 		cmocka_unit_test(test_counts_above_their_limits_are_refused),
 		cmocka_unit_test(test_bad_value_is_refused_with_its_key),
+		cmocka_unit_test(test_bad_text_of_a_field_that_counts_is_refused_with_its_key),
+		cmocka_unit_test(test_bad_text_of_another_field_is_null),
 		cmocka_unit_test(test_bad_key_is_refused),
 		cmocka_unit_test(test_alignment_that_is_no_power_of_two_is_refused),
 	};
