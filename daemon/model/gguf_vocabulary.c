@@ -57,6 +57,20 @@ static int gguf_vocabulary_find(const struct gguf *gguf, const char *key, uint32
 	return 0;
 }
 
+/* Clients could send the ids of tokens that the model does not have. */
+static int gguf_vocabulary_fits(
+	const struct gguf *gguf, const struct gguf_array *texts, struct model_error *error)
+{
+	const struct safetensors_tensor *embedding = gguf_find_tensor(gguf, "token_embd.weight");
+
+	if (!embedding || texts->n <= embedding->shape[0])
+		return 0;
+	return model_fail(error, -EINVAL,
+		"%s: " TOKENS " has %" PRIu64 " elements for %" PRIu64
+		" rows of tensor \"token_embd.weight\"",
+		gguf->path, texts->n, embedding->shape[0]);
+}
+
 static int gguf_vocabulary_read_texts(const struct gguf *gguf, const struct gguf_array *texts,
 	struct gguf_vocabulary *vocabulary, struct model_error *error)
 {
@@ -137,6 +151,9 @@ int gguf_vocabulary_init(
 		return model_fail(error, -EINVAL,
 			"%s: " TOKENS " has %" PRIu64 " elements; the limit is %u", gguf->path,
 			texts->n, GGUF_TOKENS_MAX);
+	rc = gguf_vocabulary_fits(gguf, texts, error);
+	if (rc)
+		return rc;
 	vocabulary.n = (uint32_t)texts->n;
 	rc = gguf_vocabulary_find(gguf, TYPES, vocabulary.n, GGUF_I32, GGUF_U32, &types, error);
 	if (rc)

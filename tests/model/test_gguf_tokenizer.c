@@ -540,7 +540,7 @@ static int make(struct gguf_file *file, size_t tokenizer_max, size_t config_max,
 	struct gguf_text text;
 	struct gguf gguf;
 
-	assert_int_equal(gguf_parse("x.gguf", bytes.data, bytes.n, bytes.n, &gguf, error), 0);
+	assert_int_equal(gguf_parse("x.gguf", bytes.data, bytes.n, bytes.n + WHOLE, &gguf, error), 0);
 	gguf.path = strdup("x.gguf");
 	int rc = gguf_text_make(&gguf, limits, &text, error);
 	if (!rc) {
@@ -580,6 +580,25 @@ static void test_texts_may_be_as_long_as_their_limits(void **state)
 			expect_too_long(&file, bytes - 1 - limit,
 				"x.gguf: its tokenizer.json exceeds the limit of ");
 		}
+	}
+	(void)state;
+}
+
+static void test_more_tokens_than_rows_are_refused_with_both_numbers(void **state)
+{
+	for (uint64_t rows = ARRAY_SIZE(marks) - 1; rows <= ARRAY_SIZE(marks) + 1; rows++) {
+		struct gguf_file file = GGUF_FILE_INIT;
+		struct model_error error = {""};
+		size_t bytes;
+		bool fits = rows >= ARRAY_SIZE(marks);
+
+		put_tokens(&file, "gpt2", marks, ARRAY_SIZE(marks));
+		put_array(&file, "tokenizer.ggml.merges", GGUF_STRING, 0);
+		put_tensor(&file, "token_embd.weight", rows, 64, 0, 0);
+		assert_int_equal(make(&file, 10000, 100, &bytes, &error), fits ? 0 : -EINVAL);
+		if (!fits)
+			assert_contains(error.text, "x.gguf: tokenizer.ggml.tokens has 8 elements for "
+						    "7 rows of tensor \"token_embd.weight\"");
 	}
 	(void)state;
 }
@@ -661,6 +680,7 @@ int main(void)
 		scratch_test(test_missing_parts_are_named),
 		scratch_test(test_bad_element_is_named),
 		cmocka_unit_test(test_texts_may_be_as_long_as_their_limits),
+		cmocka_unit_test(test_more_tokens_than_rows_are_refused_with_both_numbers),
 		cmocka_unit_test(test_text_above_its_limit_ends_the_work),
 		scratch_test(test_chat_template_above_its_limit_is_refused),
 		cmocka_unit_test(test_more_added_tokens_than_clients_read_are_refused),
