@@ -7,9 +7,9 @@
  * for each tensor (name, dimensions, type, offset), padding, the data. Opening reads and checks the header; no data is
  * touched.
  *
- * Everything but the metadata of arrays is converted: values to JSON, so that they are read as fields of a
- * configuration are (field.h), and tensors to those of a checkpoint, with dimensions in row order. Tensors lie within
- * the file, aligned and without overlap; each has the size that its shape and type make.
+ * Everything but arrays is converted: values to JSON, so that they are read as fields of a configuration are (field.h),
+ * and tensors to those of a checkpoint, with dimensions in row order. Tensors lie within the file, aligned and without
+ * overlap; each has the size that its shape and type make.
  */
 
 #include <jansson.h>

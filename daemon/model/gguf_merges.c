@@ -59,21 +59,31 @@ static uint32_t gguf_merging_slot(const struct gguf_merging *m, uint64_t hash)
 	return (uint32_t)(hash * UINT64_C(0x9e3779b97f4a7c15) >> 32) & m->mask;
 }
 
-/* text NULL: any text of that hash. */
-static uint32_t gguf_merging_find(
+/* The slot that has the text, or would have it. text NULL: any text of that hash. */
+static uint32_t *gguf_merging_probe(
 	const struct gguf_merging *m, const char *text, size_t length, uint64_t hash)
 {
-	for (uint32_t at = gguf_merging_slot(m, hash); m->table[at] != NONE; at = (at + 1) & m->mask) {
+	uint32_t at = gguf_merging_slot(m, hash);
+
+	for (; m->table[at] != NONE; at = (at + 1) & m->mask) {
 		const struct gguf_token *token = &m->vocabulary->tokens[m->table[at]];
 
 		if (m->hashes[m->table[at]] == hash && token->length == length &&
 			(!text || !memcmp(token->text, text, length)))
-			return m->table[at];
+			break;
 	}
-	return NONE;
+	return &m->table[at];
 }
 
-/* Of two tokens with the same text the first one counts. */
+/* NONE: the text is no token that merges take. */
+static uint32_t gguf_merging_find(
+	const struct gguf_merging *m, const char *text, size_t length, uint64_t hash)
+{
+	uint32_t id = *gguf_merging_probe(m, text, length, hash);
+
+	return id != NONE && gguf_merging_takes(&m->vocabulary->tokens[id]) ? id : NONE;
+}
+
 static void gguf_merging_enter(struct gguf_merging *m, uint32_t id)
 {
 	const struct gguf_token *token = &m->vocabulary->tokens[id];
@@ -82,13 +92,7 @@ static void gguf_merging_enter(struct gguf_merging *m, uint32_t id)
 	for (size_t i = 0; i < token->length; i++)
 		hash = gguf_hash_append(&m->point, hash, (uint8_t)token->text[i]);
 	m->hashes[id] = hash;
-	if (!gguf_merging_takes(token) ||
-		gguf_merging_find(m, token->text, token->length, hash) != NONE)
-		return;
-	uint32_t at = gguf_merging_slot(m, hash);
-	while (m->table[at] != NONE)
-		at = (at + 1) & m->mask;
-	m->table[at] = id;
+	*gguf_merging_probe(m, token->text, token->length, hash) = id;
 }
 
 static int gguf_merging_init(struct gguf_merging *m, const struct gguf_vocabulary *vocabulary)
@@ -148,8 +152,8 @@ static int gguf_merging_cut(
 	const char *rest = token->text + n;
 	size_t length = token->length - n;
 
-	if (gguf_merging_find(m, NULL, n, left) == NONE ||
-		gguf_merging_find(m, NULL, length, right) == NONE)
+	if (*gguf_merging_probe(m, NULL, n, left) == NONE ||
+		*gguf_merging_probe(m, NULL, length, right) == NONE)
 		return 0;
 	merge->left = gguf_merging_find(m, token->text, n, left);
 	merge->right = gguf_merging_find(m, rest, length, right);
@@ -163,7 +167,7 @@ static int gguf_merging_split(struct gguf_merging *m, uint32_t id)
 	uint64_t rest = m->hashes[id], power = 1, left = 0;
 	int rc = 0;
 
-	if (!gguf_merging_takes(token))
+	if (gguf_merging_find(m, token->text, token->length, rest) != id)
 		return 0;
 	for (size_t i = 0; i < token->length; i++) {
 		merge.right_characters += !gguf_is_continuation(token->text[i]);

@@ -5,6 +5,9 @@
 /*
  * The tokens of a GGUF file: tokenizer.ggml.tokens, .token_type and .scores. Converters have left special tokens without
  * their type: one that a field names, or whose text marks the end of an answer, is special whatever the file says.
+ *
+ * Of tokens with the same text the last one counts, as in llama.cpp: text becomes its id, and merges take its type and
+ * score.
  */
 
 #include "daemon/model/gguf.h"

@@ -365,6 +365,24 @@ static void test_merges_of_thue_morse_tokens_are_found(void **state)
 	(void)state;
 }
 
+static void test_last_token_of_a_text_counts(void **state)
+{
+	struct gguf_token tokens[] = {{"a", 1, GGUF_TOKEN_NORMAL, 0}, {"b", 1, GGUF_TOKEN_NORMAL, 0},
+		{"ab", 2, GGUF_TOKEN_NORMAL, 9}, {"ba", 2, GGUF_TOKEN_NORMAL, 5},
+		{"ab", 2, GGUF_TOKEN_NORMAL, 1}, {"bb", 2, GGUF_TOKEN_NORMAL, 0},
+		{"bb", 2, GGUF_TOKEN_CONTROL, 0}};
+	struct gguf_vocabulary vocabulary = {.tokens = tokens, .n = ARRAY_SIZE(tokens)};
+	struct gguf_budget budget = {"tokenizer.json", 1000, 1000};
+	struct model_error error = {""};
+	json_t *merges;
+
+	assert_int_equal(gguf_merges_of_scores(&vocabulary, "x.gguf", &budget, &merges, &error), 0);
+	CLEANUP(cleanup_free) char *text = json_dumps(merges, JSON_COMPACT);
+	assert_string_equal(text, "[[\"b\",\"a\"],[\"a\",\"b\"]]");
+	json_decref(merges);
+	(void)state;
+}
+
 /* The ids around an empty text. */
 static void expect_ends(const struct scratch *scratch, struct gguf_file *file, const char *bos, const char *eos)
 {
@@ -670,6 +688,7 @@ int main(void)
 		scratch_test(test_added_tokens_that_merges_make_stay_in_the_vocabulary),
 		scratch_test(test_pieces_are_made_of_normal_tokens_only),
 		scratch_test(test_tokens_of_fields_and_known_ends_are_special_without_a_type),
+		cmocka_unit_test(test_last_token_of_a_text_counts),
 		cmocka_unit_test(test_thue_morse_texts_have_different_hashes),
 		cmocka_unit_test(test_merges_of_thue_morse_tokens_are_found),
 		scratch_test(test_begin_and_end_tokens_are_added_as_the_file_says),
