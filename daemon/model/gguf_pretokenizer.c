@@ -8,7 +8,8 @@
 
 #include "daemon/model/gguf_pretokenizer.h"
 
-#include <stddef.h>
+#include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 /* In JSON, within a string literal. */
@@ -44,4 +45,16 @@ const struct gguf_pretokenizer *gguf_pretokenizer_find(const char *name)
 			return &known[i];
 	}
 	return NULL;
+}
+
+const char *gguf_pretokenizer_list(char *buffer, size_t size)
+{
+	size_t used = 0;
+
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+		used += (size_t)snprintf(
+			buffer + used, size - used, "%s%s", i ? ", " : "", known[i].name);
+		assert(used < size);
+	}
+	return buffer;
 }

@@ -3,6 +3,9 @@
 #define MIMEO_DAEMON_MODEL_GGUF_PRETOKENIZER_H
 
 #include <stdbool.h>
+#include <stddef.h>
+
+#define GGUF_PRETOKENIZERS_BYTES 128u /* of the list of names */
 
 /* What a name in tokenizer.ggml.pre stands for. */
 struct gguf_pretokenizer {
@@ -11,9 +14,9 @@ struct gguf_pretokenizer {
 	bool ignore_merges, adds_bos;
 };
 
-#define GGUF_PRETOKENIZERS "default, gpt-2, llama-bpe, llama3, llama-v3, qwen2, smollm"
-
 /* NULL: not one that is read. */
 const struct gguf_pretokenizer *gguf_pretokenizer_find(const char *name);
+/* The names that are read, for a sentence. Returns buffer. */
+const char *gguf_pretokenizer_list(char *buffer, size_t size);
 
 #endif

@@ -376,6 +376,7 @@ static json_t *gguf_tokenizer_config(struct gguf_tokenizer *t)
 static int gguf_tokenizer_choose(struct gguf_tokenizer *t, const char *model)
 {
 	const char *pre = field_string(&t->root, KEY("pre"), "default");
+	char names[GGUF_PRETOKENIZERS_BYTES];
 
 	if (!strcmp(model, "llama"))
 		return t->root.file->rc;
@@ -384,8 +385,8 @@ static int gguf_tokenizer_choose(struct gguf_tokenizer *t, const char *model)
 			model);
 	t->pretokenizer = gguf_pretokenizer_find(pre);
 	if (!t->pretokenizer)
-		field_fail(&t->root, -ENOTSUP, KEY("pre") " \"%.64s\" is not one of " GGUF_PRETOKENIZERS,
-			pre);
+		field_fail(&t->root, -ENOTSUP, KEY("pre") " \"%.64s\" is not one of %s", pre,
+			gguf_pretokenizer_list(names, sizeof(names)));
 	return t->root.file->rc;
 }
 

@@ -492,7 +492,8 @@ static void test_other_tokenizers_are_refused_by_name(void **state)
 	put_tokenizer(&file, "gpt2", "");
 	put_text(&file, "tokenizer.ggml.pre", "tekken");
 	expect_refusal(&file, *state, -ENOTSUP,
-		"tokenizer.ggml.pre \"tekken\" is not one of default, gpt-2, llama-bpe");
+		"tokenizer.ggml.pre \"tekken\" is not one of default, gpt-2, llama-bpe, llama3, "
+		"llama-v3, qwen2, smollm");
 }
 
 static void test_missing_parts_are_named(void **state)
