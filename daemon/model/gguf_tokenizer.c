@@ -394,15 +394,16 @@ static int gguf_tokenizer_choose(struct gguf_tokenizer *t, const char *model)
 static int gguf_tokenizer_dump(const struct gguf_tokenizer *t, const json_t *json,
 	const struct gguf_budget *budget, char **ret)
 {
-	CLEANUP(cleanup_free) char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
+	size_t bytes = json_dumpb(json, NULL, 0, JSON_COMPACT); /* 0: json is NULL */
 
 	if (t->root.file->rc)
 		return t->root.file->rc;
-	if (!text)
-		return field_fail(&t->root, -ENOMEM, "no memory for its tokenizer");
-	if (strlen(text) > budget->limit)
+	if (bytes > budget->limit)
 		return field_fail(
 			&t->root, -EFBIG, GGUF_BUDGET_EXCEEDED, budget->name, budget->limit);
+	CLEANUP(cleanup_free) char *text = calloc(1, bytes + 1);
+	if (!bytes || !text || json_dumpb(json, text, bytes, JSON_COMPACT) != bytes)
+		return field_fail(&t->root, -ENOMEM, "no memory for its tokenizer");
 	*ret = STEAL(text);
 	return 0;
 }

@@ -13,9 +13,10 @@
 #include "daemon/model/gguf.h"
 #include "daemon/model/gguf_budget.h"
 
-#define GGUF_TOKENS_MAX (1u << 22) /* libmimeo-text's limits */
-#define GGUF_MERGES_MAX (1u << 23)
-#define GGUF_ADDED_MAX 100000u
+/* Several times what models have. A token takes about 200 bytes while the text is made, a merge as many. */
+#define GGUF_TOKENS_MAX (1u << 21)
+#define GGUF_MERGES_MAX (1u << 21)
+#define GGUF_ADDED_MAX 100000u /* libmimeo-text's limit */
 
 enum gguf_token_type {
 	GGUF_TOKEN_NORMAL = 1,

@@ -655,6 +655,30 @@ static void test_chat_template_above_its_limit_is_refused(void **state)
 		"its tokenizer_config.json exceeds the limit of 33554432 bytes");
 }
 
+static void test_more_than_two_million_merges_are_refused(void **state)
+{
+	enum { N = (2 << 20) + 1 };
+	uint64_t *lengths = calloc(N, sizeof(*lengths));
+
+	assert_non_null(lengths);
+	for (uint64_t n = N - 1; n <= N; n++) {
+		struct gguf_file file = GGUF_FILE_INIT;
+		struct model_error error = {""};
+		size_t bytes;
+
+		put_tokens(&file, "gpt2", marks, ARRAY_SIZE(marks));
+		put_bytes(put_array(&file, "tokenizer.ggml.merges", GGUF_STRING, n), lengths,
+			n * sizeof(*lengths));
+		assert_int_equal(make(&file, TEXT_FILES_TOKENIZER_MAX, 100, &bytes, &error),
+			n == N ? -EINVAL : 0);
+		if (n == N)
+			assert_contains(error.text, "tokenizer.ggml.merges is missing, not of strings, "
+						    "or has more than 2097152");
+	}
+	free(lengths);
+	(void)state;
+}
+
 static void test_more_added_tokens_than_clients_read_are_refused(void **state)
 {
 	for (uint32_t n = GGUF_ADDED_MAX; n <= GGUF_ADDED_MAX + 1; n++) {
@@ -703,6 +727,7 @@ int main(void)
 		cmocka_unit_test(test_more_tokens_than_rows_are_refused_with_both_numbers),
 		cmocka_unit_test(test_text_above_its_limit_ends_the_work),
 		scratch_test(test_chat_template_above_its_limit_is_refused),
+		cmocka_unit_test(test_more_than_two_million_merges_are_refused),
 		cmocka_unit_test(test_more_added_tokens_than_clients_read_are_refused),
 	};
 
