@@ -12,7 +12,7 @@
 
 struct gguf_bytes {
 	uint8_t *data;
-	size_t n;
+	size_t n, size;
 };
 
 struct gguf_file {
@@ -25,8 +25,11 @@ struct gguf_file {
 
 static inline void put_bytes(struct gguf_bytes *to, const void *data, size_t n)
 {
-	to->data = realloc(to->data, to->n + n + 1);
-	assert_non_null(to->data);
+	if (to->n + n >= to->size) {
+		to->size = 2 * (to->n + n) + 64;
+		to->data = realloc(to->data, to->size);
+		assert_non_null(to->data);
+	}
 	memcpy(to->data + to->n, data, n);
 	to->n += n;
 }
@@ -108,6 +111,9 @@ static inline struct gguf_bytes gguf_file_finish(struct gguf_file *file)
 		put_uint(&all, 0, 1);
 	free(file->fields.data);
 	free(file->tensors.data);
+	all.size = all.n + 1;
+	all.data = realloc(all.data, all.size); /* so that sanitizers see its end */
+	assert_non_null(all.data);
 	return all;
 }
 
