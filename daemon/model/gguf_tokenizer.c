@@ -11,6 +11,7 @@
 #include "daemon/model/field.h"
 #include "daemon/model/gguf_budget.h"
 #include "daemon/model/gguf_pretokenizer.h"
+#include "daemon/model/gguf_tokens.h"
 #include "daemon/model/gguf_vocabulary.h"
 #include "ipc/cleanup.h"
 
@@ -65,129 +66,12 @@ static const struct gguf_token *gguf_tokenizer_named(
 	return *ret_id < t->vocabulary.n ? &t->vocabulary.tokens[*ret_id] : NULL;
 }
 
-static bool gguf_tokenizer_is_special(const struct gguf_token *token)
-{
-	return token->type == GGUF_TOKEN_CONTROL || token->type == GGUF_TOKEN_UNKNOWN;
-}
-
-static bool gguf_tokenizer_is_added(const struct gguf_token *token)
-{
-	return token->type == GGUF_TOKEN_USER_DEFINED || gguf_tokenizer_is_special(token);
-}
-
-/* The first id of the added tokens behind all others, but for unused ones behind them; the number of tokens: there is no
- * such token. */
-static uint32_t gguf_tokenizer_first_added(const struct gguf_tokenizer *t)
-{
-	const struct gguf_token *tokens = t->vocabulary.tokens;
-	uint32_t end = t->vocabulary.n, first;
-
-	while (end && tokens[end - 1].type == GGUF_TOKEN_UNUSED)
-		end--;
-	for (first = end; first && tokens[first - 1].length; first--) {
-		if (tokens[first - 1].type != GGUF_TOKEN_CONTROL &&
-			tokens[first - 1].type != GGUF_TOKEN_USER_DEFINED)
-			break;
-	}
-	return first < end ? first : t->vocabulary.n;
-}
-
-static void gguf_tokenizer_pass(const json_t *vocab, const char *text, uint32_t *first)
-{
-	const json_t *id = json_object_get(vocab, text);
-
-	if (id && json_integer_value(id) >= *first)
-		*first = (uint32_t)json_integer_value(id) + 1;
-}
-
-/* Move *first behind all tokens of the file's merges, which the vocabulary must have. False: no memory. */
-static bool gguf_tokenizer_pass_merges(
-	const struct gguf_tokenizer *t, const json_t *vocab, uint32_t *first)
-{
-	const struct gguf_array *array = gguf_find_array(t->gguf, KEY("merges"));
-	const uint8_t *at = array ? array->data : NULL;
-
-	for (uint64_t i = 0; array && array->type == GGUF_STRING && i < array->n; i++) {
-		size_t length;
-		const char *merge = gguf_next_string(&at, &length);
-		CLEANUP(cleanup_free) char *text = strndup(merge, length);
-		char *space = text ? strchr(text, ' ') : NULL;
-
-		if (!text)
-			return false;
-		if (!space)
-			continue;
-		*space = 0;
-		gguf_tokenizer_pass(vocab, text, first);
-		gguf_tokenizer_pass(vocab, space + 1, first);
-		memmove(space, space + 1, strlen(space + 1) + 1);
-		gguf_tokenizer_pass(vocab, text, first);
-	}
-	return true;
-}
-
-static json_t *gguf_tokenizer_all_tokens(const struct gguf_tokenizer *t)
-{
-	CLEANUP(cleanup_json) json_t *vocab = json_object();
-
-	for (uint32_t id = 0; id < t->vocabulary.n; id++) {
-		const struct gguf_token *token = &t->vocabulary.tokens[id];
-		CLEANUP(cleanup_free) char *text = strndup(token->text, token->length);
-
-		if (!text || json_object_set_new(vocab, text, json_integer(id)))
-			return NULL;
-	}
-	return STEAL(vocab);
-}
-
-/*
- * Added tokens at the end are left out: libmimeo-text keeps those that the vocabulary has in users' text, and gives the
- * others the ids behind it, which are the same. They would not be if two tokens had the same text.
- */
-static json_t *gguf_tokenizer_vocab(const struct gguf_tokenizer *t)
-{
-	CLEANUP(cleanup_json) json_t *vocab = gguf_tokenizer_all_tokens(t);
-	uint32_t first = gguf_tokenizer_first_added(t);
-
-	if (!vocab || json_object_size(vocab) < t->vocabulary.n)
-		return STEAL(vocab);
-	if (t->pretokenizer && !gguf_tokenizer_pass_merges(t, vocab, &first))
-		return NULL;
-	for (uint32_t id = first; id < t->vocabulary.n; id++) {
-		const struct gguf_token *token = &t->vocabulary.tokens[id];
-		CLEANUP(cleanup_free) char *text = strndup(token->text, token->length);
-
-		if (!text || json_object_del(vocab, text))
-			return NULL;
-	}
-	return STEAL(vocab);
-}
-
-static json_t *gguf_tokenizer_added(const struct gguf_tokenizer *t)
-{
-	CLEANUP(cleanup_json) json_t *added = json_array();
-
-	for (uint32_t id = 0; id < t->vocabulary.n; id++) {
-		const struct gguf_token *token = &t->vocabulary.tokens[id];
-
-		if (!gguf_tokenizer_is_added(token))
-			continue;
-		if (json_array_append_new(added,
-			    json_pack("{s:i, s:s%, s:b, s:b, s:b, s:b, s:b}", "id", (int)id,
-				    "content", token->text, token->length, "single_word", 0,
-				    "lstrip", 0, "rstrip", 0, "normalized", 0, "special",
-				    gguf_tokenizer_is_special(token))))
-			return NULL;
-	}
-	return STEAL(added);
-}
-
 /* Take what the tokens need at least. */
 static int gguf_tokenizer_count(struct gguf_tokenizer *t)
 {
 	static const char added[] = "{'id':0,'content':,'single_word':false,'lstrip':false,"
 				    "'rstrip':false,'normalized':false,'special':true},";
-	uint32_t first = gguf_tokenizer_first_added(t), n_added = 0;
+	uint32_t first = gguf_tokens_first_added(&t->vocabulary), n_added = 0;
 
 	for (uint32_t id = 0; id < t->vocabulary.n && !t->root.file->rc; id++) {
 		const struct gguf_token *token = &t->vocabulary.tokens[id];
@@ -195,7 +79,7 @@ static int gguf_tokenizer_count(struct gguf_tokenizer *t)
 
 		if (id < first)
 			gguf_tokenizer_take(t, &t->text, bytes + strlen(":0,"));
-		if (!gguf_tokenizer_is_added(token))
+		if (!gguf_tokens_is_added(token))
 			continue;
 		gguf_tokenizer_take(t, &t->text, bytes + strlen(added));
 		if (++n_added > GGUF_ADDED_MAX)
@@ -245,7 +129,8 @@ static json_t *gguf_tokenizer_byte_bpe(struct gguf_tokenizer *t)
 	return json_pack("{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:o}", "type", "BPE",
 		"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
 		0, "byte_fallback", 0, "ignore_merges", t->pretokenizer->ignore_merges, "vocab",
-		gguf_tokenizer_vocab(t), "merges", merges);
+		gguf_tokens_vocab(&t->vocabulary, gguf_find_array(t->gguf, KEY("merges"))), "merges",
+		merges);
 }
 
 static json_t *gguf_tokenizer_scored_bpe(struct gguf_tokenizer *t)
@@ -265,7 +150,7 @@ static json_t *gguf_tokenizer_scored_bpe(struct gguf_tokenizer *t)
 		"dropout", "unk_token",
 		unknown ? json_stringn(unknown->text, unknown->length) : json_null(),
 		"continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 1, "byte_fallback", 1,
-		"ignore_merges", 0, "vocab", gguf_tokenizer_vocab(t), "merges", merges);
+		"ignore_merges", 0, "vocab", gguf_tokens_vocab(&t->vocabulary, NULL), "merges", merges);
 }
 
 /* ---- what surrounds it ---- */
@@ -317,7 +202,7 @@ static json_t *gguf_tokenizer_bytes(struct gguf_tokenizer *t)
 		return NULL;
 	}
 	return json_pack("{s:s, s:n, s:n, s:o, s:o, s:o, s:o, s:o, s:o}", "version", "1.0",
-		"truncation", "padding", "added_tokens", gguf_tokenizer_added(t), "normalizer",
+		"truncation", "padding", "added_tokens", gguf_tokens_added(&t->vocabulary), "normalizer",
 		json_loads(t->pretokenizer->normalizer, JSON_DECODE_ANY, NULL), "pre_tokenizer",
 		gguf_tokenizer_sequence("pretokenizers", steps), "post_processor",
 		gguf_tokenizer_postprocessor(t, t->pretokenizer->adds_bos), "decoder",
@@ -338,7 +223,7 @@ static json_t *gguf_tokenizer_pieces(struct gguf_tokenizer *t)
 		: json_pack("[o, {s:s}, {s:s}]", plain, "type", "ByteFallback", "type", "Fuse");
 
 	return json_pack("{s:s, s:n, s:n, s:o, s:o, s:n, s:o, s:o, s:o}", "version", "1.0",
-		"truncation", "padding", "added_tokens", gguf_tokenizer_added(t), "normalizer",
+		"truncation", "padding", "added_tokens", gguf_tokens_added(&t->vocabulary), "normalizer",
 		gguf_tokenizer_sequence("normalizers", before), "pre_tokenizer", "post_processor",
 		gguf_tokenizer_postprocessor(t, true), "decoder",
 		gguf_tokenizer_sequence("decoders", after), "model", gguf_tokenizer_scored_bpe(t));
