@@ -221,7 +221,7 @@ static void test_tensors_without_a_use_are_warned_of(void **state)
 	json_decref(config);
 	daemon_start(*state);
 	assert_true(daemon_log_has(*state, "model bad: 9 tensors of its files are not used, the first is "
-		"\"model.layers.4.input_layernorm.weight\": config.json may belong to another model"));
+		"\"model.layers.4.input_layernorm.weight\": the configuration may belong to another model"));
 	assert_false(daemon_log_has(*state, "model tinycalc: 9 tensors"));
 }
 
