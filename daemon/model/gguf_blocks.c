@@ -143,34 +143,30 @@ static void blocks_k_group(float *restrict dst, const uint8_t *packed, const uin
 	}
 }
 
-/* scale of scales, scale of minima, 12 bytes of both, nibbles */
-static bool blocks_q4_k(float *restrict dst, const uint8_t *restrict src, size_t n_blocks)
+/* scale of scales, scale of minima, 12 bytes of both, `fifths` bytes of fifth bits, nibbles */
+static bool blocks_k(float *restrict dst, const uint8_t *restrict src, size_t n_blocks, size_t fifths)
 {
+	const size_t nibbles = 16 + fifths;
 	bool finite = true;
 
-	for (size_t b = 0; b < n_blocks; b++, src += 144, dst += K_ELEMENTS) {
+	for (size_t b = 0; b < n_blocks; b++, src += nibbles + K_ELEMENTS / 2, dst += K_ELEMENTS) {
 		float d = blocks_f16(src), d_min = blocks_f16(src + 2);
 
 		finite &= isfinite(d) && isfinite(d_min);
 		for (uint32_t g = 0; g < 8; g++)
-			blocks_k_group(dst + g * 32, src + 4, src + 16, NULL, g, d, d_min);
+			blocks_k_group(dst + g * 32, src + 4, src + nibbles, fifths ? src + 16 : NULL, g, d, d_min);
 	}
 	return finite;
 }
 
-/* as q4_k, with 32 bytes of fifth bits before the nibbles */
+static bool blocks_q4_k(float *restrict dst, const uint8_t *restrict src, size_t n_blocks)
+{
+	return blocks_k(dst, src, n_blocks, 0);
+}
+
 static bool blocks_q5_k(float *restrict dst, const uint8_t *restrict src, size_t n_blocks)
 {
-	bool finite = true;
-
-	for (size_t b = 0; b < n_blocks; b++, src += 176, dst += K_ELEMENTS) {
-		float d = blocks_f16(src), d_min = blocks_f16(src + 2);
-
-		finite &= isfinite(d) && isfinite(d_min);
-		for (uint32_t g = 0; g < 8; g++)
-			blocks_k_group(dst + g * 32, src + 4, src + 48, src + 16, g, d, d_min);
-	}
-	return finite;
+	return blocks_k(dst, src, n_blocks, K_ELEMENTS / 8);
 }
 
 /* Half of a block: four groups of 32, whose low four bits are the low and then the high nibbles of 64 bytes and whose
