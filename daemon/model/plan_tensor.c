@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,12 +31,9 @@ __attribute__((format(printf, 5, 6))) static void plan_tensor_fail(
 static void plan_tensor_fail_shape(
 	struct plan *plan, const struct safetensors_tensor *tensor, uint32_t rows, uint32_t cols)
 {
-	char have[SAFETENSORS_DIMS_MAX * 22 + 1] = "", want[32];
-	size_t at = 0;
+	char have[SAFETENSORS_SHAPE_MAX], want[32];
 
-	for (uint32_t i = 0; i < tensor->n_dims; i++)
-		at += (size_t)snprintf(have + at, sizeof(have) - at, "%s%" PRIu64, i ? ", " : "",
-			tensor->shape[i]);
+	safetensors_shape_text(tensor, have);
 	if (cols)
 		snprintf(want, sizeof(want), "%u, %u", rows, cols);
 	else

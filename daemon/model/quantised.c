@@ -51,15 +51,12 @@ struct quantised_shape {
 static int quantised_check_shape(const struct quantised_search *search,
 	const struct safetensors_tensor *tensor, const struct quantised_shape *want)
 {
-	char have[SAFETENSORS_DIMS_MAX * 22 + 1] = "", wanted[48] = "";
-	size_t at = 0;
+	char have[SAFETENSORS_SHAPE_MAX], wanted[48] = "";
 
 	if (tensor->n_dims == want->n &&
 		!memcmp(tensor->shape, want->size, want->n * sizeof(*want->size)))
 		return 0;
-	for (uint32_t i = 0; i < tensor->n_dims; i++)
-		at += (size_t)snprintf(have + at, sizeof(have) - at, "%s%" PRIu64, i ? ", " : "",
-			tensor->shape[i]);
+	safetensors_shape_text(tensor, have);
 	if (want->n == 2)
 		snprintf(wanted, sizeof(wanted), "%" PRIu64 ", %" PRIu64, want->size[0],
 			want->size[1]);

@@ -522,6 +522,16 @@ void safetensors_deinit(struct safetensors *safetensors)
 	*safetensors = (struct safetensors){0};
 }
 
+void safetensors_shape_text(const struct safetensors_tensor *tensor, char ret[SAFETENSORS_SHAPE_MAX])
+{
+	size_t at = 0;
+
+	*ret = 0;
+	for (uint32_t i = 0; i < tensor->n_dims; i++)
+		at += (size_t)snprintf(ret + at, SAFETENSORS_SHAPE_MAX - at, "%s%" PRIu64, i ? ", " : "",
+			tensor->shape[i]);
+}
+
 uint64_t safetensors_elements(const struct safetensors_tensor *tensor, uint64_t bytes)
 {
 	const struct block_format *format = tensor->format;

@@ -61,6 +61,9 @@ int safetensors_open(const char *directory, struct safetensors *ret, struct mode
 void safetensors_deinit(struct safetensors *safetensors);
 /* The elements in that many bytes of a usable tensor: whole ones, or whole blocks. */
 uint64_t safetensors_elements(const struct safetensors_tensor *tensor, uint64_t bytes);
+/* Its shape as text: "128, 64". */
+#define SAFETENSORS_SHAPE_MAX (SAFETENSORS_DIMS_MAX * 22 + 1)
+void safetensors_shape_text(const struct safetensors_tensor *tensor, char ret[SAFETENSORS_SHAPE_MAX]);
 /* NULL: no tensor has that name, which is Hugging Face's. */
 const struct safetensors_tensor *safetensors_find(const struct safetensors *safetensors,
 	const char *name);
