@@ -3,9 +3,9 @@
 #define MIMEO_DAEMON_MODEL_GGUF_HASH_H
 
 /*
- * Hashes of texts and of all their beginnings and ends: the text's bytes are the coefficients of a polynomial, whose
- * value at a random point, modulo the prime 2^61 - 1, is the hash. So two texts of n bytes that somebody chose have the
- * same hash with a probability of at most n / 2^61. Modulo 2^64, Thue-Morse texts have the same hash at every point.
+ * Polynomial hashes, from which those of all prefixes and suffixes of a text follow. The text's bytes are the
+ * coefficients; the polynomial is evaluated at a random point modulo the prime 2^61 - 1. Two given texts of n bytes
+ * collide with a probability of at most n / 2^61. Modulo 2^64, Thue-Morse texts collide at every point.
  */
 
 #include <stdint.h>

@@ -24,7 +24,7 @@ struct reader_segment {
 	int fd;
 	const char *path; /* for errors */
 	uint64_t offset, bytes;
-	uint32_t multiple; /* of which its chunks are, but for the last; 0: of any number of bytes */
+	uint32_t multiple; /* each chunk but the last has a multiple of so many bytes; 0: chunk_bytes */
 };
 
 #define READER_DEPTH_MAX 64u

@@ -187,7 +187,7 @@ void upload_deinit(struct upload *upload)
 	free(upload->placements);
 }
 
-/* Bytes of which a placement's chunks are multiples; 0: of any number. */
+/* The placement's chunks have multiples of so many bytes (reader.h); 0: chunk_bytes. */
 static uint64_t upload_multiple(const struct plan_placement *p)
 {
 	const struct safetensors_tensor *t = p->tensor;

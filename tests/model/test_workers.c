@@ -69,7 +69,7 @@ static void test_many_tasks_follow_each_other(void **state)
 	workers_free(workers);
 }
 
-/* A part that waits for another one: with one thread it would wait for ever. */
+/* Returns when two calls run at the same time. */
 static void meet(void *userdata, uint32_t i)
 {
 	_Atomic uint32_t *n = userdata;
