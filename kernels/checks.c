@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "kernels/packed.h"
+
 bool weight_is(const struct weight *w, uint32_t rows, uint32_t cols)
 {
 	return w->data && w->rows == rows && w->cols == cols && rows && cols &&
@@ -88,9 +90,16 @@ bool add_rms_norm_fits(const struct op_add_rms_norm *a)
 	return rms_norm_fits(&norm) && a->residual && a->residual != a->out;
 }
 
+static bool checks_packed(const struct weight *w)
+{
+	return w->data && packed_is(w->dtype) && packed_fits(w->rows, w->cols) &&
+	       !(w->dtype == DTYPE_U4 && w->factors);
+}
+
 bool gemm_fits(const struct op_gemm *a)
 {
-	return a->x && a->y && checks_weight(&a->w) && checks_optional(&a->bias, a->w.rows) &&
+	return a->x && a->y && (checks_weight(&a->w) || checks_packed(&a->w)) &&
+	       checks_optional(&a->bias, a->w.rows) &&
 	       a->w.rows <= INT32_MAX && a->w.cols <= INT32_MAX && a->n_rows <= INT32_MAX;
 }
 

@@ -55,7 +55,10 @@ enum device_condition {
 	DEVICE_E_LOST = 10002,               /* sticky; forced by MIMEO_CPU_FAULT */
 };
 
-enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_U8 };
+/* E4M3, U4: of packed weights alone (packed.h). */
+enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_U8, DTYPE_E4M3, DTYPE_U4 };
+
+/* Of an element; not of packed weights. */
 static inline size_t dtype_bytes(enum dtype dtype)
 {
 	return dtype == DTYPE_F32 || dtype == DTYPE_I32 ? 4 : dtype == DTYPE_U8 ? 1 : 2;
@@ -74,6 +77,7 @@ struct device_info {
 	uint64_t total_bytes, free_bytes; /* device memory; cpu: what the machine has available */
 	enum dtype activation_dtype, kv_dtype;
 	uint64_t export_granularity; /* bytes that are exported are multiples of it */
+	bool packs;     /* op_gemm and op_gated_gemm take packed weights (packed.h) */
 	bool invariant; /* op_gemm.invariant is supported, for rows and columns of multiples of 8 */
 	const char *advice; /* why it is slower than it could be, and what to do; or NULL. Static storage */
 };

@@ -14,12 +14,18 @@
 
 #include "kernels/step.h"
 
-/* A weight matrix as the checkpoint has it. An op may read it before earlier work of its stream is
- * done: none of that may write it. */
+/*
+ * A weight matrix as the checkpoint has it. An op may read it before earlier work of its stream is
+ * done: none of that may write it.
+ *
+ * E4M3 and U4 are packed (kernels/packed.h): where device_info.packs, gemm and gated_gemm take them as w,
+ * and decode_step answers -ENOTSUP; for all other ops they are invalid.
+ */
 struct weight {
-	const void *data; /* [rows, cols], rows contiguous */
-	enum dtype dtype; /* F32, BF16 or F16 */
+	const void *data; /* [rows, cols], rows contiguous; or units */
+	enum dtype dtype; /* F32, BF16 or F16; E4M3 or U4 */
 	uint32_t rows, cols;
+	const float *factors; /* [rows], of E4M3 whose units have none; else NULL */
 };
 
 /* ---- the step's inputs (kernels/step.h) ---- */

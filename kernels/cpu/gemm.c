@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "kernels/cpu/panel.h"
+#include "kernels/packed.h"
 
 struct gemm_workspace {
 	float *panel; /* [PANEL, k] */
@@ -123,7 +124,7 @@ int cpu_gemm(struct stream *stream, const struct op_gemm *a)
 {
 	static const struct cpu_op op = {.name = "gemm", .run = gemm_run};
 
-	if (!gemm_fits(a) || a->y_dtype != DTYPE_F32)
+	if (!gemm_fits(a) || packed_is(a->w.dtype) || a->y_dtype != DTYPE_F32)
 		return -EINVAL;
 	panel_blas_init();
 	return cpu_launch(stream, &op, a, sizeof(*a),
@@ -138,7 +139,7 @@ int cpu_gated_gemm(struct stream *stream, const struct op_gated_gemm *a)
 		.n_rows = a->n_rows, .cols = a->w.rows / 2};
 	int rc;
 
-	if (!gated_gemm_fits(a))
+	if (!gated_gemm_fits(a) || packed_is(a->w.dtype))
 		return -EINVAL;
 	rc = cpu_gemm(stream, &gemm);
 	return rc ? rc : cpu_silu_mul(stream, &silu_mul);
