@@ -28,14 +28,12 @@
  * bfloat16, whose float32 has them free.
  */
 
-#include "kernels/device.h"
+#include "kernels/ops.h"
 
 #define PACKED_ROWS 8u
 #define PACKED_COLS 128u
 #define PACKED_FRAGMENT_BYTES 512u
 #define PACKED_ZERO_BITS 31u
-
-struct weight;
 
 #ifdef __cplusplus
 extern "C" {
@@ -51,6 +49,17 @@ static inline uint32_t packed_unit_bytes(enum dtype dtype, bool grouped)
 static inline bool packed_is(enum dtype dtype)
 {
 	return dtype == DTYPE_E4M3 || dtype == DTYPE_U4;
+}
+
+enum packed_kind { PACKED_NOT, PACKED_E4M3_ROWS, PACKED_E4M3_GROUPS, PACKED_U4 };
+
+static inline enum packed_kind packed_kind_of(const struct weight *w)
+{
+	if (w->dtype == DTYPE_U4)
+		return PACKED_U4;
+	if (w->dtype == DTYPE_E4M3)
+		return w->factors ? PACKED_E4M3_ROWS : PACKED_E4M3_GROUPS;
+	return PACKED_NOT;
 }
 
 /* Can a matrix of this shape be packed? */

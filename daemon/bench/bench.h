@@ -57,7 +57,7 @@ struct bench_options {
 	uint32_t seed;
 	uint32_t query;         /* tokens of a row whose attention is measured */
 	uint32_t draft_tokens;  /* draft tokens per row and step */
-	struct bench_list processes, batches, contexts, prompts, sides;
+	struct bench_list processes, batches, contexts, prompts, sides, packed;
 };
 
 enum bench_flag {

@@ -62,6 +62,7 @@ static const struct option_row {
 	{{"query", "N", "tokens of a row that attend"}, NUMBER, TO(query), 1, 1u << 17, "tokens"},
 	{{"sides", "LIST", "whose products, on CUDA: 0 the fastest, 1 cuBLASLt's, 2 ours, 3 and more one of ours"},
 		LIST, TO(sides), 0, 32},
+	{{"packed", "LIST", "weights, on CUDA: 0 plain, 1 packed FP8, 2 packed INT4"}, LIST, TO(packed), 0, 2},
 	{{"timeout", "N", "time limit of a stage (default: 120)"}, NUMBER, TO(timeout_s), 1, 86400, "seconds"},
 	{{"plot", "FILE", "write an SVG chart of the results as well"}, WORD, TO(plot)},
 	{{"json", NULL, "write JSON"}, FLAG, TO(json)},

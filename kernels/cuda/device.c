@@ -76,6 +76,7 @@ static int cuda_device_info(struct device *base, struct device_info *ret)
 		.kv_dtype = DTYPE_BF16,
 		.export_granularity = device->granularity,
 #ifdef MIMEO_CUDA_SM90A
+		.packs = device->limits.arch == 90,
 		.invariant = device->limits.arch == 90,
 #endif
 	};

@@ -11,6 +11,9 @@
  *	more       cuBLASLt, which uses 32 MiB of the stream's scratch
  *	any, where the op is invariant: wide.cu, 64 rows a launch
  *
+ * With packed weights (9.0 alone): skinny.cu up to 16 rows, wide.cu up to 128; more rows, and all where the
+ * op is invariant, by a bf16 copy of the matrix in the stream's scratch, made for the product (widen.cu).
+ *
  * A gated_gemm of up to 64 rows (16 without wide.cu) is one launch of ours, not timed against
  * cuBLASLt's; up to 256 rows the faster of both (broad.cu); else a gemm and a silu_mul. A result is
  * deterministic per shape class and process; unlike the cpu device's it may depend on the number of
@@ -96,6 +99,9 @@ static int gemm_load(struct stream *stream)
 	rc = broad_start(stream);
 	if (rc)
 		return rc;
+	rc = widen_start(stream);
+	if (rc)
+		return rc;
 #endif
 	rc = gemm_load_silu_mul(stream);
 	return rc ? rc : gemm_start(stream->device);
@@ -157,7 +163,7 @@ static int gemm_check(const struct op_gemm *a)
 	if (!gemm_fits(a) || (a->y_dtype != DTYPE_BF16 && a->y_dtype != DTYPE_F32))
 		return -EINVAL;
 	/* cuBLASLt adds a bias of the output's type */
-	if (a->w.dtype != DTYPE_BF16 || (a->bias.data && a->bias.dtype != a->y_dtype))
+	if ((a->w.dtype != DTYPE_BF16 && !packed_is(a->w.dtype)) || (a->bias.data && a->bias.dtype != a->y_dtype))
 		return -ENOTSUP;
 	return 0;
 }
@@ -179,12 +185,49 @@ static int gemm_run_planned(struct gemm_product *p)
 	if (rc)
 		return rc;
 	rc = gemm_run_plan(p, &key);
-	if (key.invariant || (rc != -ENOTSUP && rc != DEVICE_E_INVALID))
+	if (key.invariant || key.packed || (rc != -ENOTSUP && rc != DEVICE_E_INVALID))
 		return rc;
 	/* a kernel of the class need not support this number of rows */
 	rc = gemm_library_ways(p, key.alignment, 1, &way, &n);
 	return rc ? rc : gemm_product_run(p, &way);
 }
+
+/* ---- packed weights ---- */
+
+static bool gemm_widens(const struct op_gemm *a)
+{
+	return packed_is(a->w.dtype) && (a->invariant || a->n_rows > WIDE_PACKED_ROWS_MAX);
+}
+
+/* Behind cuBLASLt's memory. */
+static size_t gemm_scratch_bytes(const struct op_gemm *a)
+{
+	return GEMM_WORKSPACE_BYTES + (gemm_widens(a) ? (size_t)a->w.rows * a->w.cols * sizeof(uint16_t) : 0);
+}
+
+/* By a bf16 copy. Kernels read weights before earlier ones have ended (cuda.h), but not behind a fill. */
+static int gemm_run_widened(struct gemm_product *p)
+{
+#ifdef MIMEO_CUDA_SM90A
+	struct device *base = &p->stream->device->base;
+	struct op_gemm a = *p->args;
+	struct gemm_product widened = *p;
+	int rc;
+
+	a.w = (struct weight){.data = (uint8_t *)p->workspace + GEMM_WORKSPACE_BYTES,
+		.dtype = DTYPE_BF16, .rows = a.w.rows, .cols = a.w.cols};
+	widened.args = &a;
+	widen_launch(p->stream, &p->args->w, (void *)(uintptr_t)a.w.data);
+	rc = cuda_launch_end(p->stream, "gemm");
+	if (!rc)
+		rc = CUDA_TRY(base, cudaMemsetAsync(p->workspace, 0, sizeof(uint32_t), p->stream->handle));
+	return rc ? rc : gemm_run_planned(&widened);
+#else
+	return p ? -ENOTSUP : 0;
+#endif
+}
+
+/* ---- the ops ---- */
 
 static int gemm_begin(struct stream *stream, const struct op_gemm *a, void **ret_workspace)
 {
@@ -196,13 +239,16 @@ static int gemm_begin(struct stream *stream, const struct op_gemm *a, void **ret
 	if (rc)
 		return rc;
 	rc = gemm_ready(stream);
-	return rc ? rc : cuda_workspace(stream, GEMM_WORKSPACE_BYTES, ret_workspace);
+	return rc ? rc : cuda_workspace(stream, gemm_scratch_bytes(a), ret_workspace);
 }
 
 static int gemm_queue(struct gemm_product *product)
 {
 	struct stream *stream = product->stream;
-	int rc = product->args->n_rows != 0 ? gemm_run_planned(product) : 0;
+	int rc = 0;
+
+	if (product->args->n_rows != 0)
+		rc = gemm_widens(product->args) ? gemm_run_widened(product) : gemm_run_planned(product);
 
 	if (rc) {
 		if (capture_is_on(&stream->capture))

@@ -16,6 +16,8 @@
 #include "kernels/cuda/internal.h"
 #include "kernels/cuda/skinny.h"
 #include "kernels/cuda/wide.h"
+#include "kernels/cuda/widen.h"
+#include "kernels/packed.h"
 
 #define GEMM_WORKSPACE_BYTES ((size_t)32 << 20)
 #define GEMM_PLANS_MAX 4096u /* a power of two */
@@ -35,6 +37,7 @@ struct gemm_way {
 struct gemm_key {
 	uint32_t rows, n, k;
 	uint8_t alignment; /* bytes, of all operands: 2 ... 16 */
+	uint8_t packed; /* enum packed_kind of the matrix */
 	bool f32, bias, gated, invariant;
 	bool used;
 };

@@ -13,6 +13,7 @@
 #include "kernels/cuda/gemm.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdlib.h>
 
 #define ROUNDS 5
@@ -139,6 +140,7 @@ struct gemm_key gemm_key_of(const struct gemm_product *p)
 		.n = a->w.rows,
 		.k = a->w.cols,
 		.alignment = gemm_plan_alignment(p),
+		.packed = (uint8_t)packed_kind_of(&a->w),
 		.f32 = a->y_dtype == DTYPE_F32,
 		.bias = a->bias.data != NULL,
 		.gated = gemm_is_gated(p),
@@ -161,7 +163,7 @@ static struct gemm_plan *gemm_plan_find(struct gemm *gemm, const struct gemm_key
 		if (!plan->key.used ||
 			(plan->key.rows == key->rows && plan->key.n == key->n &&
 				plan->key.k == key->k && plan->key.alignment == key->alignment &&
-				plan->key.f32 == key->f32 && plan->key.bias == key->bias &&
+				plan->key.packed == key->packed && plan->key.f32 == key->f32 && plan->key.bias == key->bias &&
 				plan->key.gated == key->gated &&
 				plan->key.invariant == key->invariant))
 			return plan;
@@ -173,6 +175,8 @@ static bool gemm_plan_has_own(const struct gemm_product *p, bool timed)
 {
 	const enum cuda_gemm_choice choice = p->stream->device->gemm->choice;
 
+	if (packed_is(p->args->w.dtype))
+		return true;
 	if (choice != CUDA_GEMM_ANY)
 		return choice != CUDA_GEMM_LIBRARY;
 	return timed || gemm_is_gated(p) || p->args->n_rows <= WIDE_ROWS_MAX;
@@ -181,7 +185,7 @@ static bool gemm_plan_has_own(const struct gemm_product *p, bool timed)
 /* Are cuBLASLt's ways candidates beside ours? For gated products only above WIDE_ROWS_MAX rows. */
 static bool gemm_plan_has_library(const struct gemm_product *p, bool timed)
 {
-	if (p->stream->device->gemm->choice != CUDA_GEMM_ANY)
+	if (p->stream->device->gemm->choice != CUDA_GEMM_ANY || packed_is(p->args->w.dtype))
 		return false;
 	if (gemm_is_gated(p))
 		return timed && p->args->n_rows > WIDE_ROWS_MAX;
@@ -201,6 +205,8 @@ static int gemm_plan_candidates(struct gemm_product *p, const struct gemm_key *k
 		ret[0] = ret[(int)(choice - CUDA_GEMM_OWN - 1) % n];
 		n = 1;
 	}
+	if (n == 0 && packed_is(p->args->w.dtype))
+		return -ENOTSUP;
 	if (n == 0 || gemm_plan_has_library(p, timed))
 		rc = gemm_library_ways(
 			p, key->alignment, timed ? GEMM_LIBRARY_WAYS : 1, ret + n, &n_library);

@@ -2,17 +2,27 @@
 
 /* The variants of skinny.cuh's kernel: which can do a product, with how much shared memory. */
 
-#include "kernels/cuda/skinny.cuh"
 #include "kernels/cuda/skinny.h"
+#include "kernels/cuda/skinny_packed.cuh"
 
 struct skinny_variant {
 	void (*kernel)(skinny_args);
+	enum packed_kind kind; /* of W */
 	bool gated;
-	uint32_t m, r, kc, sum_bytes;
+	uint32_t m, r, kc, w_bytes, x_pad, sum_bytes;
 };
 
-#define VARIANT(M, R, KC, GATED)                                                                   \
-	{skinny<M, R, KC, GATED>, GATED, M, R, KC, skinny_shape<M, R, KC>::sum_bytes}
+template <class W> static constexpr skinny_variant skinny_variant_of(enum packed_kind kind)
+{
+	return {skinny<W>, kind, W::gated, W::m, W::r, W::kc, W::w_bytes, W::x_pad,
+		skinny_shape<W::m, W::r, W::kc>::sum_bytes};
+}
+
+#define VARIANT(M, R, KC, GATED) skinny_variant_of<plain_rows<M, R, KC, GATED>>(PACKED_NOT)
+#define PACKED(KIND, M, R, GATED) skinny_variant_of<packed_rows<KIND, M, R, GATED>>(KIND)
+#define PACKED_VARIANTS(KIND)                                                                      \
+	PACKED(KIND, 8, 8, false), PACKED(KIND, 8, 16, false), PACKED(KIND, 16, 8, false),         \
+		PACKED(KIND, 16, 16, false), PACKED(KIND, 8, 16, true), PACKED(KIND, 16, 16, true)
 
 static const struct skinny_variant variants[] = {
 	VARIANT(8, 8, 1024, false), VARIANT(8, 16, 1024, false), VARIANT(8, 8, 2048, false),
@@ -21,6 +31,8 @@ static const struct skinny_variant variants[] = {
 
 	VARIANT(8, 16, 1024, true), VARIANT(8, 16, 2048, true), VARIANT(16, 8, 1024, true),
 	VARIANT(16, 16, 1024, true),
+
+	PACKED_VARIANTS(PACKED_E4M3_ROWS), PACKED_VARIANTS(PACKED_E4M3_GROUPS), PACKED_VARIANTS(PACKED_U4),
 };
 
 enum { N_VARIANTS = sizeof(variants) / sizeof(variants[0]) };
@@ -37,21 +49,31 @@ static const uint32_t RING_WANTED = 48 * 1024;
 static const uint64_t LARGE_BYTES = 64u << 20;
 static const uint32_t COLS_MAX = 1u << 20; /* the bytes of SKINNY_ROWS_MAX rows fit 32 bits */
 
-static uint32_t skinny_x_bytes_of(const struct op_gemm *a, uint32_t n_rows)
+static uint32_t skinny_x_bytes_of(const struct skinny_variant *v, const struct op_gemm *a, uint32_t n_rows)
 {
-	return (n_rows * a->w.cols * 2 + 127) / 128 * 128;
+	return (n_rows * (a->w.cols * 2 + v->x_pad) + 127) / 128 * 128;
+}
+
+static uint32_t skinny_stage_bytes(const struct skinny_variant *v, uint32_t n_rows, bool x_stays)
+{
+	return v->w_bytes + (x_stays ? 0 : n_rows * (v->kc * 2 + v->x_pad));
 }
 
 /* Stages that fit in so many bytes. */
 static uint32_t skinny_stages_in(const struct skinny_variant *v, const struct op_gemm *a,
 	uint32_t n_rows, bool x_stays, uint32_t bytes)
 {
-	const uint32_t row_bytes = v->kc * 2;
-	const uint32_t stage = (v->r + (x_stays ? 0 : n_rows)) * row_bytes;
-	const uint32_t taken = v->sum_bytes + (x_stays ? skinny_x_bytes_of(a, n_rows) : 0);
-	const uint32_t n = taken < bytes ? (bytes - taken) / stage : 0;
+	const uint32_t taken = v->sum_bytes + (x_stays ? skinny_x_bytes_of(v, a, n_rows) : 0);
+	const uint32_t n = taken < bytes ? (bytes - taken) / skinny_stage_bytes(v, n_rows, x_stays) : 0;
 
 	return n < (uint32_t)STAGES_MAX ? n : (uint32_t)STAGES_MAX;
+}
+
+static uint64_t skinny_w_bytes_of(const struct op_gemm *a)
+{
+	if (packed_is(a->w.dtype))
+		return packed_bytes(a->w.rows, a->w.cols, a->w.dtype, !a->w.factors);
+	return (uint64_t)a->w.rows * a->w.cols * 2;
 }
 
 struct skinny_plan {
@@ -62,11 +84,11 @@ struct skinny_plan {
 static bool skinny_plan_make(const struct skinny_variant *v, const struct op_gemm *a,
 	uint32_t n_rows, struct skinny_plan *ret)
 {
-	const bool large = (uint64_t)a->w.rows * a->w.cols * 2 >= LARGE_BYTES;
+	const bool large = skinny_w_bytes_of(a) >= LARGE_BYTES;
 	bool x_stays = true;
 	uint32_t n = skinny_stages_in(v, a, n_rows, true, large ? WHOLE_BYTES : BLOCK_BYTES);
 
-	if (n < 2 || n * v->r * v->kc * 2 < RING_WANTED)
+	if (n < 2 || n * v->w_bytes < RING_WANTED)
 		n = skinny_stages_in(v, a, n_rows, true, WHOLE_BYTES);
 	if (n < 2 && v->m <= 16 && !v->gated) {
 		x_stays = false;
@@ -75,9 +97,8 @@ static bool skinny_plan_make(const struct skinny_variant *v, const struct op_gem
 	if (n < 2)
 		return false;
 	ret->n_stages = n;
-	ret->x_bytes = x_stays ? skinny_x_bytes_of(a, n_rows) : 0;
-	ret->bytes = ret->x_bytes + v->sum_bytes +
-		     n * (v->r + (x_stays ? 0 : n_rows)) * v->kc * 2;
+	ret->x_bytes = x_stays ? skinny_x_bytes_of(v, a, n_rows) : 0;
+	ret->bytes = ret->x_bytes + v->sum_bytes + n * skinny_stage_bytes(v, n_rows, x_stays);
 	if (ret->bytes < BLOCK_BYTES)
 		ret->bytes = BLOCK_BYTES;
 	ret->cramped = !large && ret->bytes > BLOCK_BYTES;
@@ -108,6 +129,12 @@ int skinny_start(struct stream *stream)
 	return cuda_allow_shared(stream, "skinny gemm's memory", all, N_VARIANTS, WHOLE_BYTES);
 }
 
+/* W's rows, or with gates those of a half. */
+static uint32_t y_rows_of(const struct op_gemm *a, bool gated)
+{
+	return gated ? a->w.rows / 2 : a->w.rows;
+}
+
 static bool skinny_can(struct stream *stream, const struct op_gemm *a, bool gated)
 {
 	if (!skinny_able(stream) || a->n_rows > SKINNY_ROWS_MAX)
@@ -116,6 +143,8 @@ static bool skinny_can(struct stream *stream, const struct op_gemm *a, bool gate
 	if (gated && (a->n_rows > 16 || a->w.rows % 16 != 0 || a->y_dtype != DTYPE_BF16))
 		return false;
 	if (a->w.cols % STEP != 0 || a->w.cols > COLS_MAX)
+		return false;
+	if (packed_is(a->w.dtype) && (a->n_rows > 16 || y_rows_of(a, gated) % PACKED_ROWS != 0))
 		return false;
 	return aligned(a->x) && aligned(a->w.data);
 }
@@ -133,7 +162,7 @@ int skinny_variants(struct stream *stream, const struct op_gemm *a, bool gated, 
 		return 0;
 	for (uint32_t i = 0; i < N_VARIANTS && n < SKINNY_VARIANTS_MAX; i++) {
 		if (variants[i].m != m || variants[i].gated != gated ||
-			!skinny_plan_make(&variants[i], a, n_rows, &plan))
+			variants[i].kind != packed_kind_of(&a->w) || !skinny_plan_make(&variants[i], a, n_rows, &plan))
 			continue;
 		/* timing one kernel does not show the gain by free memory in a chain of launches */
 		if (cramped && !plan.cramped)
@@ -153,13 +182,15 @@ int skinny_launch(struct stream *stream, const struct op_gemm *a, uint8_t varian
 	struct skinny_plan plan;
 
 	/* other operands of the class of gemm_plan.c may have a different alignment */
-	if (!skinny_can(stream, a, v->gated) || !skinny_plan_make(v, a, a->n_rows, &plan))
+	if (v->kind != packed_kind_of(&a->w) || !skinny_can(stream, a, v->gated) ||
+		!skinny_plan_make(v, a, a->n_rows, &plan))
 		return -ENOTSUP;
-	args.w = (const bf16 *)a->w.data;
+	args.w = a->w.data;
+	args.factors = a->w.factors;
 	args.x = (const bf16 *)a->x;
 	args.bias = a->bias.data;
 	args.y = a->y;
-	args.n = v->gated ? a->w.rows / 2 : a->w.rows;
+	args.n = y_rows_of(a, v->gated);
 	args.k = a->w.cols;
 	args.n_rows = a->n_rows;
 	args.n_stages = plan.n_stages;

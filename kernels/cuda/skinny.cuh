@@ -5,7 +5,7 @@
 /*
  * y = x W^T (+ bias) for up to 32 rows: bf16 in, float32 sums, bf16 or float32 out. GATED: y =
  * silu(gate) * up; the first half of W's rows are the gates', and a tile is half gate and half up
- * rows.
+ * rows. W is bf16 (plain_rows), or packed (skinny_packed.cuh).
  *
  * Grid: one block a multiprocessor, or one a tile if there are fewer; a block takes every
  * gridDim-th tile of R rows of W. Block: eight warps that multiply and one that fetches. Shared
@@ -40,8 +40,10 @@
 enum { WARPS = 8, PRODUCER = WARPS, THREADS = (WARPS + 1) * 32, STEP = 64, STAGES_MAX = 32 };
 
 struct skinny_args {
-	const bf16 *w, *x;
-	const void *bias; /* of y's type, or NULL */
+	const void *w;
+	const bf16 *x;
+	const float *factors; /* [rows of W] of packed rows without groups, or NULL */
+	const void *bias;     /* of y's type, or NULL */
 	void *y;
 	uint32_t n, k, n_rows;
 	uint32_t n_stages;
@@ -51,20 +53,17 @@ struct skinny_args {
 
 /* M: rows of x, 8, 16 or 32; R: rows of W; KC: columns. */
 template <int M, int R, int KC> struct skinny_shape {
-	static constexpr uint32_t pitch = KC * 2;
-	static constexpr uint32_t w_bytes = R * pitch;
 	static constexpr uint32_t n_sums = M * R;
 	static constexpr uint32_t n_buffers = n_sums <= 256 ? 2 : 1;
 	static constexpr uint32_t sum_bytes = n_buffers * WARPS * n_sums * 4;
 	static_assert(KC % (STEP * WARPS) == 0, "the warps share a stage out evenly");
 };
 
-#if __CUDA_ARCH__ >= 900
-
 /* A block's shared memory and its share of the work. */
 struct skinny_block {
 	uint32_t ring, stage_bytes;
-	uint32_t x; /* all of x, or 0 */
+	uint32_t x;       /* all of x, or 0 */
+	uint32_t x_pitch; /* of its rows, or of those in a stage */
 	uint32_t full, empty, x_full;
 	uint32_t n_chunks, n_iterations;
 };
@@ -73,6 +72,8 @@ struct skinny_block {
 struct skinny_place {
 	uint32_t tile, chunk;
 };
+
+#if __CUDA_ARCH__ >= 900
 
 __device__ static inline skinny_place place_of(const skinny_block &b, uint32_t it)
 {
@@ -87,60 +88,42 @@ __device__ static inline uint32_t chunk_bytes(const skinny_args &a, skinny_place
 	return min((uint32_t)KC, a.k - p.chunk * KC) * 2;
 }
 
-template <class S, int R, int KC, bool GATED>
-__device__ static inline void fetch_w(
-	const skinny_args &a, const skinny_block &b, skinny_place p, uint32_t s, uint32_t lane)
-{
-	constexpr int GROUP = GATED ? R / 2 : R; /* rows that lie together */
-	const uint32_t bytes = chunk_bytes<KC>(a, p), full = b.full + s * 8;
-	const uint32_t row = min(p.tile * GROUP + lane % GROUP, a.n - 1) +
-			     (lane < GROUP ? 0 : a.n);
-	const bool whole = KC == a.k && p.tile * GROUP + GROUP <= a.n;
-	/* whole rows are contiguous */
-	const uint32_t n_rows = whole ? GROUP : 1;
-
-	if (lane == 0)
-		barrier_expect(full, bytes * (R + (b.x ? 0 : a.n_rows)));
-	__syncwarp();
-	if (lane < R && lane % n_rows == 0)
-		bulk_copy(b.ring + s * b.stage_bytes + lane * S::pitch,
-			a.w + (size_t)row * a.k + p.chunk * KC, bytes * n_rows, full);
-}
-
 /* Load the stage's columns of x, if x is not kept in shared memory. */
-template <class S, int KC>
+template <class W>
 __device__ static inline void fetch_x(
 	const skinny_args &a, const skinny_block &b, skinny_place p, uint32_t s, uint32_t lane)
 {
 	if (lane < a.n_rows)
-		bulk_copy(b.ring + s * b.stage_bytes + S::w_bytes + lane * S::pitch,
-			a.x + (size_t)lane * a.k + p.chunk * KC, chunk_bytes<KC>(a, p),
+		bulk_copy(b.ring + s * b.stage_bytes + W::w_bytes + lane * b.x_pitch,
+			a.x + (size_t)lane * a.k + p.chunk * W::kc, chunk_bytes<W::kc>(a, p),
 			b.full + s * 8);
 }
 
-/* x is contiguous, in memory and in shared memory. */
-__device__ static inline void fetch_all_x(const skinny_args &a, const skinny_block &b)
+template <class W> __device__ static inline void fetch_all_x(const skinny_args &a, const skinny_block &b)
 {
 	barrier_expect(b.x_full, a.k * 2 * a.n_rows);
-	bulk_copy(b.x, a.x, a.k * 2 * a.n_rows, b.x_full);
+	if constexpr (W::x_pad == 0) /* contiguous, in memory and in shared memory */
+		bulk_copy(b.x, a.x, a.k * 2 * a.n_rows, b.x_full);
+	else
+		for (uint32_t row = 0; row < a.n_rows; row++)
+			bulk_copy(b.x + row * b.x_pitch, a.x + (size_t)row * a.k, a.k * 2, b.x_full);
 }
 
-template <class S, int R, int KC, bool GATED>
-__device__ static inline void fetch(const skinny_args &a, const skinny_block &b)
+template <class W> __device__ static inline void fetch(const skinny_args &a, const skinny_block &b)
 {
 	const uint32_t lane = threadIdx.x % WARP, first = min(b.n_iterations, a.n_stages);
 	uint32_t s = 0, parity = 0;
 
 	for (uint32_t it = 0; it < first; it++)
-		fetch_w<S, R, KC, GATED>(a, b, place_of(b, it), it, lane);
+		W::fetch(a, b, place_of(b, it), it, lane);
 	overlap_wait();
 	for (uint32_t it = 0; !b.x && it < first; it++)
-		fetch_x<S, KC>(a, b, place_of(b, it), it, lane);
+		fetch_x<W>(a, b, place_of(b, it), it, lane);
 	for (uint32_t it = first; it < b.n_iterations; it++) {
 		barrier_wait(b.empty + s * 8, parity);
-		fetch_w<S, R, KC, GATED>(a, b, place_of(b, it), s, lane);
+		W::fetch(a, b, place_of(b, it), s, lane);
 		if (!b.x)
-			fetch_x<S, KC>(a, b, place_of(b, it), s, lane);
+			fetch_x<W>(a, b, place_of(b, it), s, lane);
 		if (++s == a.n_stages) {
 			s = 0;
 			parity ^= 1;
@@ -189,42 +172,79 @@ __device__ static inline void multiply_32(
 		mma(sums[n], lower.z, upper.z, lower.w, upper.w, w[n].z, w[n].w);
 }
 
-/* One warp's columns of a stage; rows past the last of x are read as the last. */
-template <class S, int M, int R, int KC>
-__device__ static inline void multiply_stage(float (&sums)[(M + 15) / 16][R / 8][4], uint32_t w,
-	uint32_t x, uint32_t x_pitch, uint32_t n_rows, uint32_t n_steps)
-{
-	const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = lane / 4;
-	const bool odd = row % 2;
+#endif
 
-#pragma unroll
-	for (int i = 0; i < KC / STEP / WARPS; i++) {
-		const uint32_t col = (i * WARPS + warp) * STEP * 2 + lane % 4 * 16;
-		uint4 first[R / 8], second[R / 8];
+/*
+ * W's rows as they are: what a stage has of them, how it is fetched, and the products of one warp's columns;
+ * rows past the last of x are read as the last.
+ */
+template <int M, int R, int KC, bool GATED> struct plain_rows {
+	static constexpr int m = M, r = R, kc = KC;
+	static constexpr bool gated = GATED;
+	static constexpr uint32_t pitch = KC * 2, w_bytes = R * pitch, x_pad = 0;
 
-		if (i * WARPS + warp >= n_steps)
-			break;
-#pragma unroll
-		for (int n = 0; n < R / 8; n++) {
-			const pack64 p = load_64(w + (n * 8 + row) * S::pitch, col, odd);
+	__device__ static inline void fetch(
+		const skinny_args &a, const skinny_block &b, skinny_place p, uint32_t s, uint32_t lane)
+	{
+#if __CUDA_ARCH__ >= 900
+		constexpr int GROUP = GATED ? R / 2 : R; /* rows that lie together */
+		const uint32_t bytes = chunk_bytes<KC>(a, p), full = b.full + s * 8;
+		const uint32_t row = min(p.tile * GROUP + lane % GROUP, a.n - 1) +
+				     (lane < GROUP ? 0 : a.n);
+		const bool whole = KC == a.k && p.tile * GROUP + GROUP <= a.n;
+		/* whole rows are contiguous */
+		const uint32_t n_rows = whole ? GROUP : 1;
 
-			first[n] = p.first;
-			second[n] = p.second;
-		}
-#pragma unroll
-		for (int m = 0; m < (M + 15) / 16; m++) {
-			const pack64 lower = load_64(
-				x + min(m * 16 + row, n_rows - 1) * x_pitch, col, odd);
-			pack64 upper = {};
-
-			if (M > 8)
-				upper = load_64(
-					x + min(m * 16 + 8 + row, n_rows - 1) * x_pitch, col, odd);
-			multiply_32<R / 8>(sums[m], lower.first, upper.first, first);
-			multiply_32<R / 8>(sums[m], lower.second, upper.second, second);
-		}
+		if (lane == 0)
+			barrier_expect(full, bytes * (R + (b.x ? 0 : a.n_rows)));
+		__syncwarp();
+		if (lane < R && lane % n_rows == 0)
+			bulk_copy(b.ring + s * b.stage_bytes + lane * pitch,
+				(const bf16 *)a.w + (size_t)row * a.k + p.chunk * KC, bytes * n_rows,
+				full);
+#endif
 	}
-}
+
+	__device__ static inline void multiply(float (&sums)[(M + 15) / 16][R / 8][4],
+		const skinny_args &a, uint32_t w, uint32_t x, uint32_t x_pitch, uint32_t n_cols)
+	{
+#if __CUDA_ARCH__ >= 900
+		const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = lane / 4;
+		const bool odd = row % 2;
+
+#pragma unroll
+		for (int i = 0; i < KC / STEP / WARPS; i++) {
+			const uint32_t col = (i * WARPS + warp) * STEP * 2 + lane % 4 * 16;
+			uint4 first[R / 8], second[R / 8];
+
+			if ((i * WARPS + warp) * STEP >= n_cols)
+				break;
+#pragma unroll
+			for (int n = 0; n < R / 8; n++) {
+				const pack64 p = load_64(w + (n * 8 + row) * pitch, col, odd);
+
+				first[n] = p.first;
+				second[n] = p.second;
+			}
+#pragma unroll
+			for (int m = 0; m < (M + 15) / 16; m++) {
+				const pack64 lower = load_64(
+					x + min(m * 16 + row, a.n_rows - 1) * x_pitch, col, odd);
+				pack64 upper = {};
+
+				if (M > 8)
+					upper = load_64(x + min(m * 16 + 8 + row, a.n_rows - 1) *
+								x_pitch,
+						col, odd);
+				multiply_32<R / 8>(sums[m], lower.first, upper.first, first);
+				multiply_32<R / 8>(sums[m], lower.second, upper.second, second);
+			}
+		}
+#endif
+	}
+};
+
+#if __CUDA_ARCH__ >= 900
 
 /* Barrier of the warps that multiply. */
 __device__ static inline void meet(void)
@@ -250,7 +270,7 @@ __device__ static inline void leave_sums(float *to, const float (&sums)[(M + 15)
 		}
 }
 
-/* Sum one element of the tile over the warps, and add the bias of W's row. */
+/* Sum one element of the tile over the warps; then W's row's factor and bias. */
 template <int M, int R>
 __device__ static inline float sum_of(
 	const skinny_args &a, const float *sums, uint32_t element, uint32_t row)
@@ -260,6 +280,8 @@ __device__ static inline float sum_of(
 #pragma unroll
 	for (int w = 0; w < WARPS; w++)
 		sum += sums[w * M * R + element];
+	if (a.factors)
+		sum *= a.factors[row];
 	if (a.bias)
 		sum += a.f32 ? ((const float *)a.bias)[row]
 			     : __bfloat162float(((const bf16 *)a.bias)[row]);
@@ -290,16 +312,18 @@ __device__ static inline void store_tile(const skinny_args &a, const float *sums
 	}
 }
 
-template <class S, int M, int R, int KC, bool GATED>
+template <class W>
 __device__ static inline void multiply_all(
 	const skinny_args &a, const skinny_block &b, float *sum_memory)
 {
+	constexpr int M = W::m, R = W::r;
+	typedef skinny_shape<M, R, W::kc> S;
 	const uint32_t warp = threadIdx.x / WARP;
 	float sums[(M + 15) / 16][R / 8][4] = {};
 	uint32_t s = 0, parity = 0, buffer = 0;
 
 	if (b.x && threadIdx.x == 0)
-		fetch_all_x(a, b);
+		fetch_all_x<W>(a, b);
 	if (b.x)
 		barrier_wait(b.x_full, 0);
 	for (uint32_t it = 0; it < b.n_iterations; it++) {
@@ -307,9 +331,8 @@ __device__ static inline void multiply_all(
 		const uint32_t stage = b.ring + s * b.stage_bytes;
 
 		barrier_wait(b.full + s * 8, parity);
-		multiply_stage<S, M, R, KC>(sums, stage,
-			b.x ? b.x + p.chunk * KC * 2 : stage + S::w_bytes, b.x ? a.k * 2 : S::pitch,
-			a.n_rows, (a.k - p.chunk * KC) / STEP);
+		W::multiply(sums, a, stage, b.x ? b.x + p.chunk * W::kc * 2 : stage + W::w_bytes,
+			b.x_pitch, a.k - p.chunk * W::kc);
 		__syncwarp();
 		barrier_arrive_warp(b.empty + s * 8);
 		if (++s == a.n_stages) {
@@ -324,7 +347,7 @@ __device__ static inline void multiply_all(
 			meet(); /* the previous tile has been stored */
 		leave_sums<M, R>(tile_sums + warp * S::n_sums, sums);
 		meet();
-		store_tile<M, R, GATED>(a, tile_sums, p.tile);
+		store_tile<M, R, W::gated>(a, tile_sums, p.tile);
 		memset(sums, 0, sizeof(sums));
 		if (S::n_buffers == 2)
 			buffer ^= 1;
@@ -346,32 +369,31 @@ __device__ static inline void barriers_init(const skinny_block &b, uint32_t n_st
 
 #endif
 
-template <int M, int R, int KC, bool GATED>
-static __global__ void __launch_bounds__(THREADS) skinny(const __grid_constant__ skinny_args a)
+template <class W> static __global__ void __launch_bounds__(THREADS) skinny(const __grid_constant__ skinny_args a)
 {
 #if __CUDA_ARCH__ >= 900
-	typedef skinny_shape<M, R, KC> S;
 	extern __shared__ __align__(128) uint8_t memory[];
 	__shared__ __align__(8) uint64_t barriers[2 * STAGES_MAX + 1];
-	constexpr int COLS = GATED ? R / 2 : R;
+	constexpr int COLS = W::gated ? W::r / 2 : W::r;
 	const uint32_t n_tiles = (a.n + COLS - 1) / COLS;
 	skinny_block b;
 
 	overlap_trigger();
-	b.stage_bytes = S::w_bytes + (a.x_bytes ? 0 : a.n_rows * S::pitch);
+	b.x_pitch = (a.x_bytes ? a.k : W::kc) * 2 + W::x_pad;
+	b.stage_bytes = W::w_bytes + (a.x_bytes ? 0 : a.n_rows * b.x_pitch);
 	b.ring = shared_address(memory) + a.x_bytes;
 	b.x = a.x_bytes ? shared_address(memory) : 0;
 	b.full = shared_address(barriers);
 	b.empty = b.full + STAGES_MAX * 8;
 	b.x_full = b.empty + STAGES_MAX * 8;
-	b.n_chunks = (a.k + KC - 1) / KC;
+	b.n_chunks = (a.k + W::kc - 1) / W::kc;
 	b.n_iterations = ((n_tiles - 1 - blockIdx.x) / gridDim.x + 1) * b.n_chunks;
 	barriers_init(b, a.n_stages);
 	if (threadIdx.x / WARP == PRODUCER) {
-		fetch<S, R, KC, GATED>(a, b);
+		fetch<W>(a, b);
 	} else {
 		overlap_wait();
-		multiply_all<S, M, R, KC, GATED>(
+		multiply_all<W>(
 			a, b, (float *)(memory + a.x_bytes + a.n_stages * b.stage_bytes));
 	}
 #endif

@@ -2,7 +2,7 @@
 #ifndef MIMEO_KERNELS_CUDA_SKINNY_PTX_CUH
 #define MIMEO_KERNELS_CUDA_SKINNY_PTX_CUH
 
-/* The instructions of 9.0 that skinny.cu uses. */
+/* Instructions of 9.0 that products use. */
 
 #include "kernels/cuda/barrier.cuh"
 
@@ -41,6 +41,31 @@ __device__ static inline uint4 load_16(uint32_t address)
 		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
 		     : "r"(address)
 		     : "memory");
+	return v;
+}
+
+/* Four operands of 8 rows by 8 columns; lane l gives the place of row l % 8 of operand l / 8. */
+__device__ static inline void load_operands(uint32_t (&to)[4], uint32_t address)
+{
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+		     : "r"(address)
+		     : "memory");
+}
+
+__device__ static inline uint2 load_8(uint32_t address)
+{
+	uint2 v;
+
+	asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
+	return v;
+}
+
+__device__ static inline uint32_t load_4(uint32_t address)
+{
+	uint32_t v;
+
+	asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
 	return v;
 }
 

@@ -17,6 +17,7 @@
 
 #include "kernels/cuda/kernel.cuh"
 #include "kernels/cuda/step_kernel.cuh"
+#include "kernels/packed.h"
 
 static_assert(sizeof(struct step_map) == sizeof(struct cuda_tensor_map), "a map is a map");
 
@@ -318,12 +319,27 @@ static int step_launch(struct stream *stream, const struct op_decode_step *a, co
 	return cuda_launch_end(stream, "decode_step");
 }
 
+static bool step_is_packed(const struct op_decode_step *a)
+{
+	bool packed = packed_is(a->head.dtype);
+
+	for (uint32_t l = 0; l < a->n_layers && !packed; l++) {
+		const struct decode_layer *layer = &a->layers[l];
+
+		packed = packed_is(layer->qkv.dtype) || packed_is(layer->o.dtype) || packed_is(layer->gate_up.dtype) ||
+			 packed_is(layer->down.dtype);
+	}
+	return packed;
+}
+
 int cuda_decode_step(struct stream *stream, const struct op_decode_step *a)
 {
 	const struct cuda_limits *limits = cuda_limits(stream);
 	const struct step_variant *v;
 	int rc;
 
+	if (a->layers && step_is_packed(a))
+		return -ENOTSUP;
 	if (!decode_step_fits(a))
 		return -EINVAL;
 	v = step_variant_of(a);

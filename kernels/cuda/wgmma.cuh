@@ -109,7 +109,21 @@ DEFINE_PRODUCT(product, "0, 0", 28, "224", NUMBERS_112, "%112", "%113", "%114", 
 DEFINE_PRODUCT(product, "0, 0", 32, "256", NUMBERS_128, "%128", "%129", "%130", SUMS_64(c, 0),
 	SUMS_64(c, 16))
 
-/* The same with a read across its rows. */
+/* The same with a in registers: of each warp's 16 rows an operand of mma.m16n8k16 (PTX ISA, "Register
+ * Fragments for wgmma"). */
+#define DEFINE_PRODUCT_OF_WORDS(m, cols, numbers, a_at, b_at, add_at, ...)                         \
+	static __device__ __forceinline__ void product_of_words(                                   \
+		float (&c)[m][4], const uint32_t (&a)[4], uint64_t b, int add)                     \
+	{                                                                                          \
+		asm volatile(PRODUCT(cols, numbers, a_at, b_at, add_at, "0")                       \
+			     : __VA_ARGS__                                                         \
+			     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));      \
+	}
+
+DEFINE_PRODUCT_OF_WORDS(4, "32", NUMBERS_16, "{%16, %17, %18, %19}", "%20", "%21", SUMS_16(c, 0))
+DEFINE_PRODUCT_OF_WORDS(8, "64", NUMBERS_32, "{%32, %33, %34, %35}", "%36", "%37", SUMS_32(c, 0))
+
+/* The same as product with a read across its rows. */
 DEFINE_PRODUCT(product_across, "1, 0", 2, "16", NUMBERS_8, "%8", "%9", "%10", SUMS_8(c, 0))
 DEFINE_PRODUCT(product_across, "1, 0", 4, "32", NUMBERS_16, "%16", "%17", "%18", SUMS_16(c, 0))
 

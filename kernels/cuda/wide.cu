@@ -1,21 +1,30 @@
 /* SPDX-License-Identifier: MIT */
 
-/* How wide.cuh's kernel divides a product among multiprocessors, and its launch. */
+/* How the kernels of wide.cuh and wide_packed.cuh divide a product among multiprocessors, and their launch. */
 
-#include "kernels/cuda/wide.cuh"
 #include "kernels/cuda/wide.h"
+#include "kernels/cuda/wide_packed.cuh"
 
 struct wide_instance {
 	void (*run)(wide_args);
+	enum packed_kind kind; /* of W */
 	bool gated;
 	uint32_t n, stage_bytes, sum_bytes;
 };
 
 #define KERNEL(N, GATED)                                                                           \
-	{wide<N, GATED>, GATED, N, wide_shape<N>::stage_bytes, wide_shape<N>::sum_bytes}
+	{wide<N, GATED>, PACKED_NOT, GATED, N, wide_shape<N>::stage_bytes, wide_shape<N>::sum_bytes}
+/* Stages of one unit where two would leave room for only two stages. */
+#define PACKED(KIND, N, UNITS, GATED)                                                              \
+	{wide_packed<wide_packed_shape<KIND, N, UNITS>, GATED>, KIND, GATED, N,                    \
+		wide_packed_shape<KIND, N, UNITS>::stage_bytes, wide_shape<N>::sum_bytes}
+#define PACKED_KERNELS(KIND, UNITS_OF_64)                                                          \
+	PACKED(KIND, 32, 2, false), PACKED(KIND, 64, UNITS_OF_64, false), PACKED(KIND, 32, 2, true), \
+		PACKED(KIND, 64, UNITS_OF_64, true)
 
 static const struct wide_instance kernels[] = {
-	KERNEL(32, false), KERNEL(64, false), KERNEL(32, true), KERNEL(64, true)};
+	KERNEL(32, false), KERNEL(64, false), KERNEL(32, true), KERNEL(64, true),
+	PACKED_KERNELS(PACKED_E4M3_ROWS, 1), PACKED_KERNELS(PACKED_E4M3_GROUPS, 1), PACKED_KERNELS(PACKED_U4, 2)};
 
 enum { N_KERNELS = sizeof(kernels) / sizeof(kernels[0]) };
 
@@ -30,10 +39,12 @@ static uint32_t wide_height_of(uint8_t variant)
 	return variant % 16 * 8;
 }
 
-static const struct wide_instance *wide_kernel_for(uint32_t n_rows, bool gated)
+/* Beyond its rows the largest, for several launches. */
+static const struct wide_instance *wide_kernel_for(uint32_t n_rows, bool gated, enum packed_kind kind)
 {
+	n_rows = min(n_rows, WIDE_ROWS_MAX);
 	for (uint32_t i = 0; i < N_KERNELS; i++)
-		if (kernels[i].gated == gated && n_rows <= kernels[i].n)
+		if (kernels[i].gated == gated && kernels[i].kind == kind && n_rows <= kernels[i].n)
 			return &kernels[i];
 	return NULL;
 }
@@ -59,6 +70,8 @@ static bool wide_takes(struct stream *stream, const struct op_gemm *a, bool gate
 	if (!tiles_able(stream))
 		return false;
 	/* the copy engine needs rows of whole 16 bytes */
+	if (packed_is(a->w.dtype) && y_cols(a, gated) % PACKED_ROWS != 0)
+		return false;
 	if (a->w.cols % 8 != 0 || (gated && (a->w.rows % 2 != 0 || a->y_dtype != DTYPE_BF16)))
 		return false;
 	return aligned(a->x) && aligned(a->w.data);
@@ -66,7 +79,9 @@ static bool wide_takes(struct stream *stream, const struct op_gemm *a, bool gate
 
 bool wide_can(struct stream *stream, const struct op_gemm *a, bool gated)
 {
-	return a->n_rows >= WIDE_ROWS_MIN && a->n_rows <= WIDE_ROWS_MAX && wide_takes(stream, a, gated);
+	const uint32_t most = packed_is(a->w.dtype) ? WIDE_PACKED_ROWS_MAX : WIDE_ROWS_MAX;
+
+	return a->n_rows >= WIDE_ROWS_MIN && a->n_rows <= most && wide_takes(stream, a, gated);
 }
 
 /* Columns of y for each row of a tile's height. */
@@ -81,8 +96,9 @@ static uint32_t wide_height_for(
 {
 	const uint32_t n = y_cols(a, gated), cols = wide_cols_of_height(gated);
 	const uint32_t at_once =
-		cuda_clusters_at_once(stream, (const void *)wide_kernel_for(a->n_rows, gated)->run,
-			splits, THREADS, BLOCK_BYTES);
+		cuda_clusters_at_once(stream,
+			(const void *)wide_kernel_for(a->n_rows, gated, packed_kind_of(&a->w))->run, splits,
+			THREADS, BLOCK_BYTES);
 	uint32_t waves;
 
 	if (at_once == 0 || (splits > 1 && a->w.cols < splits * 4 * COLS))
@@ -130,13 +146,17 @@ static int wide_launch_kernel(struct stream *stream, const struct wide_instance 
 	uint32_t n_stages;
 	int rc;
 
-	rc = cuda_tensor_map(stream, a->w.data, a->w.rows, a->w.cols, height, &args.w);
-	if (rc)
-		return rc;
+	if (kernel->kind == PACKED_NOT) {
+		rc = cuda_tensor_map(stream, a->w.data, a->w.rows, a->w.cols, height, &args.w);
+		if (rc)
+			return rc;
+	}
 	rc = cuda_tensor_map(stream, a->x, a->n_rows, a->w.cols, kernel->n, &args.x);
 	if (rc)
 		return rc;
 	n_stages = (BLOCK_BYTES - 1024 - kernel->sum_bytes) / kernel->stage_bytes;
+	args.units = (const uint8_t *)a->w.data;
+	args.factors = a->w.factors;
 	args.bias = a->bias.data;
 	args.y = a->y;
 	args.n = y_cols(a, gated);
@@ -153,12 +173,30 @@ static int wide_launch_kernel(struct stream *stream, const struct wide_instance 
 	return 0;
 }
 
+/* By as many launches as the rows need. */
+static int wide_launch_all(struct stream *stream, const struct wide_instance *kernel, const struct op_gemm *args,
+	uint8_t variant)
+{
+	const size_t y_bytes = y_cols(args, kernel->gated) * dtype_bytes(args->y_dtype);
+	int rc = 0;
+
+	for (uint32_t row = 0; !rc && row < args->n_rows; row += WIDE_ROWS_MAX) {
+		struct op_gemm a = *args;
+
+		a.x = (const uint8_t *)args->x + (size_t)row * args->w.cols * sizeof(uint16_t);
+		a.y = (uint8_t *)args->y + row * y_bytes;
+		a.n_rows = min(args->n_rows - row, WIDE_ROWS_MAX);
+		rc = wide_launch_kernel(stream, kernel, &a, variant);
+	}
+	return rc;
+}
+
 int wide_launch(struct stream *stream, const struct op_gemm *a, bool gated, uint8_t variant)
 {
 	/* other operands of the class of gemm_plan.c may have a different alignment */
 	if (!wide_can(stream, a, gated))
 		return -ENOTSUP;
-	return wide_launch_kernel(stream, wide_kernel_for(a->n_rows, gated), a, variant);
+	return wide_launch_all(stream, wide_kernel_for(a->n_rows, gated, packed_kind_of(&a->w)), a, variant);
 }
 
 uint8_t wide_invariant_variant(struct stream *stream, const struct op_gemm *args, bool gated)
@@ -172,19 +210,7 @@ uint8_t wide_invariant_variant(struct stream *stream, const struct op_gemm *args
 
 int wide_launch_invariant(struct stream *stream, const struct op_gemm *args, bool gated, uint8_t variant)
 {
-	const struct wide_instance *kernel = wide_kernel_for(WIDE_ROWS_MAX, gated);
-	const size_t y_bytes = y_cols(args, gated) * dtype_bytes(args->y_dtype);
-	int rc = 0;
-
 	if (!wide_takes(stream, args, gated))
 		return -ENOTSUP;
-	for (uint32_t row = 0; !rc && row < args->n_rows; row += WIDE_ROWS_MAX) {
-		struct op_gemm a = *args;
-
-		a.x = (const uint8_t *)args->x + (size_t)row * args->w.cols * sizeof(uint16_t);
-		a.y = (uint8_t *)args->y + row * y_bytes;
-		a.n_rows = min(args->n_rows - row, WIDE_ROWS_MAX);
-		rc = wide_launch_kernel(stream, kernel, &a, variant);
-	}
-	return rc;
+	return wide_launch_all(stream, wide_kernel_for(WIDE_ROWS_MAX, gated, PACKED_NOT), args, variant);
 }

@@ -4,7 +4,7 @@
 
 /*
  * y = x W^T (+ bias) for 17 to 64 rows: bf16 in, float32 sums, bf16 or float32 out. GATED: y =
- * silu(gate) * up; the first half of W's rows are the gates'.
+ * silu(gate) * up; the first half of W's rows are the gates'. wide_packed.cuh has the same of packed weights.
  *
  * A tile is up to 128 rows of W (gated: up to 64 gates and their ups) by all rows of x. Two
  * warpgroups multiply; each has `height` rows of W on the long side of its products, which is 64
@@ -38,7 +38,9 @@ enum {
 
 struct wide_args {
 	struct cuda_tensor_map w, x;
-	const void *bias; /* of y's type, or NULL */
+	const uint8_t *units; /* in place of w, if W is packed */
+	const float *factors; /* [rows of W] of packed rows without groups, or NULL */
+	const void *bias;     /* of y's type, or NULL */
 	void *y;
 	uint32_t n, k, n_rows; /* n: columns of y */
 	uint32_t n_stages, splits;
@@ -63,7 +65,7 @@ struct wide_block {
 	uint32_t ring, full, empty;
 	uint32_t split;               /* its number in the cluster */
 	uint32_t tile, n_tiles, step; /* the first, all, from one to the next */
-	uint32_t chunk, chunk_end;    /* of COLS columns */
+	uint32_t chunk, chunk_end;    /* of a stage's columns */
 };
 
 /* ---- the warp that fetches: lane 0 ---- */
@@ -230,8 +232,15 @@ __device__ static inline void store_4(
 	}
 }
 
+/* A sum of W's row `row` becomes a number of y, but for the gate. */
+template <bool FACTORS>
+__device__ static inline float finished(const wide_args &a, float sum, uint32_t row)
+{
+	return (FACTORS ? sum * a.factors[row] : sum) + bias_of(a, row);
+}
+
 /* Store this block's share of a tile's rows into y. */
-template <bool GATED>
+template <bool GATED, bool FACTORS = false>
 __device__ static inline void store_tile(
 	const wide_args &a, const wide_block &b, const float *sums, uint32_t tile)
 {
@@ -254,10 +263,10 @@ __device__ static inline void store_tile(
 		for (uint32_t j = 0; j < 4; j++) {
 			const uint32_t col = min(first + at + j, a.n - 1);
 
-			v[j] += bias_of(a, col);
+			v[j] = finished<FACTORS>(a, v[j], col);
 			if (GATED)
 				v[j] = v[j] / (1.0f + __expf(-v[j])) *
-				       (up[j] + bias_of(a, a.n + col));
+				       finished<FACTORS>(a, up[j], a.n + col);
 		}
 		store_4(a, row, first + at, v);
 	}
@@ -282,9 +291,8 @@ __device__ static inline void multiply_all(
 }
 
 __device__ static inline wide_block block_make(
-	const wide_args &a, uint32_t n_tiles, uint32_t ring, const uint64_t *barriers)
+	const wide_args &a, uint32_t n_tiles, uint32_t n_chunks, uint32_t ring, const uint64_t *barriers)
 {
-	const uint32_t n_chunks = (a.k + COLS - 1) / COLS;
 	wide_block b;
 
 	b.ring = ring;
@@ -321,8 +329,8 @@ static __global__ void __launch_bounds__(THREADS, 1) wide(const __grid_constant_
 	float *const sums = (float *)(memory + skip + a.n_stages * S::stage_bytes);
 
 	overlap_trigger();
-	const wide_block b =
-		block_make(a, (a.n + cols - 1) / cols, shared_address(memory) + skip, barriers);
+	const wide_block b = block_make(a, (a.n + cols - 1) / cols, (a.k + COLS - 1) / COLS,
+		shared_address(memory) + skip, barriers);
 	if (threadIdx.x / WARP == WARPS) {
 		fetch<N, GATED>(a, b);
 	} else {

@@ -2,7 +2,8 @@
 /*
  * The matrix products of a model's step, through the device's op table: each shape for each batch,
  * in a graph over copies of the weight that together exceed any cache, random contents. On a CUDA
- * device --sides measures whose kernels gemm may choose among. The floor is the larger of two
+ * device --sides measures whose kernels gemm may choose among, and --packed measures packed weights
+ * (kernels/packed.h) beside plain ones. The floor is the larger of two
  * times: its bytes at a device copy's bandwidth, its operations at the rate of a large product.
  */
 #include "tests/bench/internals.h"
@@ -13,6 +14,7 @@
 
 #include "daemon/model/error.h"
 #include "daemon/model/model.h"
+#include "kernels/packed.h"
 #include "tests/bench/cost.h"
 #ifdef MIMEO_HAVE_CUDA
 #include "kernels/cuda/cuda.h"
@@ -86,18 +88,32 @@ static int gemm_queue_all(void *arg)
 	return rc;
 }
 
-static int gemm_measure(
-	struct probe *probe, const struct matrix *matrix, uint32_t n_rows, struct cost *ret)
+/* The weights that are measured, by number: plain ones, then enum packed_kind's in groups. */
+static const struct gemm_form {
+	const char *name;
+	enum dtype dtype;
+} gemm_forms[] = {{"plain", DTYPE_BF16}, {"e4m3", DTYPE_E4M3}, {"u4", DTYPE_U4}};
+
+static uint64_t gemm_weight_bytes(const struct matrix *matrix, enum dtype dtype)
+{
+	if (packed_is(dtype))
+		return packed_bytes(matrix->outputs, matrix->inputs, dtype, true);
+	return (uint64_t)matrix->outputs * matrix->inputs * dtype_bytes(dtype);
+}
+
+static int gemm_measure(struct probe *probe, const struct matrix *matrix, uint32_t form, uint32_t n_rows,
+	struct cost *ret)
 {
 	enum dtype act = probe->info.activation_dtype, out = matrix->f32 ? DTYPE_F32 : act;
-	uint64_t weight_bytes = (uint64_t)matrix->outputs * matrix->inputs * dtype_bytes(act);
+	enum dtype dtype = form ? gemm_forms[form].dtype : act;
+	uint64_t weight_bytes = gemm_weight_bytes(matrix, dtype);
 	uint64_t x_bytes = (uint64_t)n_rows * matrix->inputs * dtype_bytes(act);
 	uint64_t y_bytes = (uint64_t)n_rows * matrix->outputs * dtype_bytes(out);
 	uint64_t n_copies = (probe->is_host ? COLD_BYTES_HOST : COLD_BYTES) / weight_bytes + 2;
 	uint32_t mark = probe->n_held;
 	struct gemm_run p = {
 		.probe = probe,
-		.gemm = {.w = {NULL, act, matrix->outputs, matrix->inputs}, .y_dtype = out,
+		.gemm = {.w = {NULL, dtype, matrix->outputs, matrix->inputs}, .y_dtype = out,
 			.n_rows = n_rows},
 		.weight_bytes = (weight_bytes + 255) / 256 * 256,
 		.n_copies = n_copies < COPIES_MAX ? (uint32_t)n_copies : COPIES_MAX,
@@ -134,6 +150,29 @@ static int gemm_choose(struct probe *probe, uint32_t side, struct model_error *e
 	return model_fail(error, -ENOTSUP, "--sides: %s has one kernel for products", probe->info.name);
 }
 
+static int gemm_form(const struct bench_options *options, struct probe *probe, uint32_t side, uint32_t form,
+	const struct matrix matrices[SHAPES], const struct rates *rates, struct results *results)
+{
+	for (uint32_t i = 0; i < SHAPES * options->batches.n; i++) {
+		const struct matrix *matrix = &matrices[i / options->batches.n];
+		uint32_t n_rows = options->batches.at[i % options->batches.n];
+		struct cost cost;
+		int rc = gemm_measure(probe, matrix, form, n_rows, &cost);
+
+		if (rc)
+			return rc;
+		results_row(results);
+		results_text(results, "matrix", "MATRIX", matrix->name);
+		results_text(results, "weights", "WEIGHTS", gemm_forms[form].name);
+		results_count(results, "rows", "ROWS", n_rows);
+		results_count(results, "outputs", "OUT", matrix->outputs);
+		results_count(results, "inputs", "IN", matrix->inputs);
+		results_count(results, "side", "SIDE", side);
+		cost_values(results, rates, &cost);
+	}
+	return 0;
+}
+
 static int gemm_side(const struct bench_options *options, uint32_t side,
 	const struct matrix matrices[SHAPES], struct results *results, struct model_error *error)
 {
@@ -149,23 +188,9 @@ static int gemm_side(const struct bench_options *options, uint32_t side,
 	rc = cost_rates(&probe, results, &rates);
 	if (rc)
 		return rc;
-	for (uint32_t i = 0; i < SHAPES * options->batches.n; i++) {
-		const struct matrix *matrix = &matrices[i / options->batches.n];
-		uint32_t n_rows = options->batches.at[i % options->batches.n];
-		struct cost cost;
-
-		rc = gemm_measure(&probe, matrix, n_rows, &cost);
-		if (rc)
-			return rc;
-		results_row(results);
-		results_text(results, "matrix", "MATRIX", matrix->name);
-		results_count(results, "rows", "ROWS", n_rows);
-		results_count(results, "outputs", "OUT", matrix->outputs);
-		results_count(results, "inputs", "IN", matrix->inputs);
-		results_count(results, "side", "SIDE", side);
-		cost_values(results, &rates, &cost);
-	}
-	return 0;
+	for (uint32_t i = 0; i < options->packed.n && !rc; i++)
+		rc = gemm_form(options, &probe, side, options->packed.at[i], matrices, &rates, results);
+	return rc;
 }
 
 int bench_gemm(const struct bench_options *options, struct results *results)

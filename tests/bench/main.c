@@ -14,7 +14,7 @@
  *	           costs; mimeo-bench load --graph-mode serves under each
  *	attention  by the backend interface: --query tokens a row for each batch and context, whole
  *	           prompts; of a latent model also part by part, prompts included
- *	gemm       products of a model's step, ours and the library's (--sides)
+ *	gemm       products of a model's step, ours and the library's (--sides, --packed)
  *	experts    the ops of a layer of experts
  *
  * For example, paged attention of heads of 128 (the sizes of the 8B shape), decodes, verifications
@@ -45,7 +45,7 @@ static const struct bench benches[] = {
 		BENCH_IN_PROCESS | BENCH_CONFIG_ONLY,
 		"attention batches contexts query prompts", "batches=1,8,32,128 contexts=1024 query=1"},
 	{"gemm", "a model's matrix products", bench_gemm, BENCH_IN_PROCESS | BENCH_CONFIG_ONLY,
-		"batches sides", "batches=1,8,32,128 sides=0"},
+		"batches sides packed", "batches=1,8,32,128 sides=0 packed=0"},
 	{"experts", "a model's experts: routing, grouping, products and their sum", bench_experts,
 		BENCH_IN_PROCESS | BENCH_CONFIG_ONLY, "batches", "batches=1,8,32,128",
 		.model = "tinycalc-moe"},

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Our own products, each variant of skinny.cu, wide.cu and broad.cu by itself, against sums in double
- * precision over random numbers.
+ * precision over random numbers; of plain weights and of packed ones.
  */
 #include "kernels/convert.h"
+#include "kernels/packed.h"
 #include "tests/kernels/cuda_fixture.h"
 
 #include <math.h>
@@ -28,13 +29,15 @@ static double normal(uint64_t *state)
 struct shape_case {
 	uint32_t rows, n, k;
 	bool f32, bias, gated, invariant;
+	enum packed_kind packed;
 };
 
 struct sample {
-	uint16_t *x, *w, *bias;
+	uint16_t *x, *bias;
+	float *w; /* [n, k] what W stands for */
 	float *bias32;
-	uint8_t *memory; /* on the device: x, w, bias, gate_up, y */
-	size_t x_at, w_at, bias_at, gate_up_at, y_at, y_bytes;
+	uint8_t *memory; /* on the device: x, w, factors, bias, gate_up, y */
+	size_t x_at, w_at, factors_at, bias_at, gate_up_at, y_at, y_bytes;
 };
 
 static uint16_t *random_bf16(size_t n, double scale, uint64_t *state)
@@ -47,29 +50,105 @@ static uint16_t *random_bf16(size_t n, double scale, uint64_t *state)
 	return values;
 }
 
+static uint32_t random_below(uint32_t n, uint64_t *state)
+{
+	*state = *state * 6364136223846793005u + 1442695040888963407u;
+	return (uint32_t)((*state >> 33) % n);
+}
+
+static enum dtype dtype_of(enum packed_kind kind)
+{
+	return kind == PACKED_NOT ? DTYPE_BF16 : kind == PACKED_U4 ? DTYPE_U4 : DTYPE_E4M3;
+}
+
+static size_t w_bytes_of(const struct shape_case *c)
+{
+	return c->packed == PACKED_NOT ? (size_t)c->n * c->k * 2
+				       : packed_bytes(c->n, c->k, dtype_of(c->packed), c->packed != PACKED_E4M3_ROWS);
+}
+
+/* Random codes, as units; of e4m3 no NaN, but all else, subnormals too. factors: [n], of whole rows. */
+static void random_units(const struct shape_case *c, uint8_t *to, float *factors, uint64_t *state)
+{
+	const bool is_u4 = c->packed == PACKED_U4, grouped = c->packed != PACKED_E4M3_ROWS;
+	const size_t unit_bytes = packed_unit_bytes(dtype_of(c->packed), grouped);
+	const double scale = (is_u4 ? 0.2 : 0.006) / sqrt((double)c->k);
+	uint8_t codes[PACKED_ROWS * PACKED_COLS], zeros[PACKED_ROWS];
+	float group[PACKED_ROWS];
+
+	for (size_t i = 0; i < (size_t)(c->n / PACKED_ROWS) * (c->k / PACKED_COLS); i++, to += unit_bytes) {
+		for (size_t j = 0; j < sizeof(codes); j++) {
+			codes[j] = (uint8_t)random_below(is_u4 ? 16 : 256, state);
+			if (!is_u4 && (codes[j] & 0x7f) == 0x7f)
+				codes[j] = 0;
+		}
+		for (size_t r = 0; r < PACKED_ROWS; r++) {
+			zeros[r] = (uint8_t)random_below(17, state);
+			group[r] = bf16_to_f32(f32_to_bf16((float)(scale * (0.5 + random_below(1000, state) / 1000.0))));
+		}
+		packed_unit(to, dtype_of(c->packed), codes, PACKED_COLS, grouped ? group : NULL, is_u4 ? zeros : NULL);
+	}
+	for (uint32_t r = 0; r < c->n; r++)
+		factors[r] = (float)(scale * (0.5 + random_below(1000, state) / 1000.0));
+}
+
+/* W's memory, in its form; *ret: its numbers. */
+static uint8_t *random_weight(const struct shape_case *c, float *ret, float *factors, uint64_t *state)
+{
+	uint16_t *plain;
+
+	if (c->packed == PACKED_NOT) {
+		plain = random_bf16((size_t)c->n * c->k, 1 / sqrt((double)c->k), state);
+		for (size_t i = 0; i < (size_t)c->n * c->k; i++)
+			ret[i] = bf16_to_f32(plain[i]);
+		return (uint8_t *)plain;
+	}
+	uint8_t *units = calloc(1, w_bytes_of(c));
+	const struct weight w = {.data = units,
+		.dtype = dtype_of(c->packed),
+		.rows = c->n,
+		.cols = c->k,
+		.factors = c->packed == PACKED_E4M3_ROWS ? factors : NULL};
+
+	assert_non_null(units);
+	random_units(c, units, factors, state);
+	for (uint32_t row = 0; row < c->n; row++)
+		packed_to_f32(&w, row, ret + (size_t)row * c->k);
+	return units;
+}
+
 static struct sample sample_new(struct fixture *f, const struct shape_case *c, uint64_t *state)
 {
 	struct sample s = {.w_at = aligned((size_t)c->rows * c->k * 2)};
 	const uint32_t y_cols = c->gated ? c->n / 2 : c->n;
+	float *factors = calloc(c->n, sizeof(*factors));
+	uint8_t *weight;
 	void *memory;
 
 	s.x = random_bf16((size_t)c->rows * c->k, 1, state);
-	s.w = random_bf16((size_t)c->n * c->k, 1 / sqrt((double)c->k), state);
+	s.w = calloc((size_t)c->n * c->k, sizeof(*s.w));
+	assert_non_null(s.w);
+	assert_non_null(factors);
+	weight = random_weight(c, s.w, factors, state);
 	s.bias = random_bf16(c->n, 1, state);
 	s.bias32 = calloc(c->n, sizeof(*s.bias32));
 	assert_non_null(s.bias32);
 	for (uint32_t i = 0; i < c->n; i++)
 		s.bias32[i] = bf16_to_f32(s.bias[i]);
-	s.bias_at = s.w_at + aligned((size_t)c->n * c->k * 2);
+	s.factors_at = s.w_at + aligned(w_bytes_of(c));
+	s.bias_at = s.factors_at + aligned((size_t)c->n * 4);
 	s.gate_up_at = s.bias_at + aligned((size_t)c->n * 4);
 	s.y_at = s.gate_up_at + aligned((size_t)c->rows * c->n * 2);
 	s.y_bytes = (size_t)c->rows * y_cols * (c->f32 ? 4 : 2);
 	assert_int_equal(f->ops->mem_alloc(f->device, s.y_at + s.y_bytes + 64, &memory), 0);
 	s.memory = memory;
 	f->ops->copy(f->device, s.memory, s.x, (size_t)c->rows * c->k * 2);
-	f->ops->copy(f->device, s.memory + s.w_at, s.w, (size_t)c->n * c->k * 2);
+	f->ops->copy(f->device, s.memory + s.w_at, weight, w_bytes_of(c));
+	f->ops->copy(f->device, s.memory + s.factors_at, factors, (size_t)c->n * sizeof(*factors));
 	f->ops->copy(f->device, s.memory + s.bias_at, c->f32 ? (void *)s.bias32 : (void *)s.bias,
 		(size_t)c->n * (c->f32 ? 4 : 2));
+	free(weight);
+	free(factors);
 	return s;
 }
 
@@ -84,8 +163,11 @@ static void sample_free(struct fixture *f, struct sample *s)
 
 static int sample_queue(struct fixture *f, const struct shape_case *c, const struct sample *s)
 {
-	const struct weight w = {
-		.data = s->memory + s->w_at, .dtype = DTYPE_BF16, .rows = c->n, .cols = c->k};
+	const struct weight w = {.data = s->memory + s->w_at,
+		.dtype = dtype_of(c->packed),
+		.rows = c->n,
+		.cols = c->k,
+		.factors = c->packed == PACKED_E4M3_ROWS ? (const float *)(s->memory + s->factors_at) : NULL};
 	const struct weight bias = {.data = c->bias ? s->memory + s->bias_at : NULL,
 		.dtype = c->f32 ? DTYPE_F32 : DTYPE_BF16,
 		.rows = 1,
@@ -115,7 +197,7 @@ static double exact(const struct shape_case *c, const struct sample *s, uint32_t
 
 	for (uint32_t i = 0; i < c->k; i++)
 		sum += (double)bf16_to_f32(s->x[(size_t)r * c->k + i]) *
-		       (double)bf16_to_f32(s->w[(size_t)col * c->k + i]);
+		       (double)s->w[(size_t)col * c->k + i];
 	return sum;
 }
 
@@ -163,6 +245,14 @@ static double distance(const struct shape_case *c, const double *want, const uin
 	return sqrt(off / all);
 }
 
+/* What a product may be off by: its sums, y's rounding, or that of W's copy. */
+static double most_of(const struct shape_case *c)
+{
+	const bool copied = c->packed != PACKED_NOT && (c->rows > 128 || c->invariant);
+
+	return c->f32 && !copied ? 1e-5 : c->gated ? 8e-3 : 4e-3;
+}
+
 /* Checks it eagerly and replayed; the second has the bits of the first. */
 static void check_sample(struct fixture *f, int variant, const struct shape_case *c,
 	const struct sample *s, const double *want)
@@ -178,8 +268,8 @@ static void check_sample(struct fixture *f, int variant, const struct shape_case
 	assert_int_equal(f->ops->stream_sync(f->stream), 0);
 	assert_int_equal(f->ops->copy(f->device, bytes, y, s->y_bytes + 64), 0);
 	off = distance(c, want, bytes);
-	if (!(off < (c->f32 ? 1e-5 : c->gated ? 8e-3 : 4e-3)))
-		fail_msg("variant %d, %u rows, [%u, %u]%s%s%s: off by %g", variant, c->rows, c->n,
+	if (!(off < most_of(c)))
+		fail_msg("variant %d, form %d, %u rows, [%u, %u]%s%s%s: off by %g", variant, c->packed, c->rows, c->n,
 			c->k, c->f32 ? " f32" : "", c->bias ? " bias" : "",
 			c->gated ? " gated" : "", off);
 	for (int i = 0; i < 64; i++)
@@ -205,6 +295,7 @@ struct shapes {
 	const uint32_t (*shapes)[2]; /* n, k */
 	int first, n_devices;        /* variants; -1: the one that is taken */
 	bool gated;
+	enum packed_kind packed;
 };
 
 /* A device for each variant, so that what is expected is worked out once. */
@@ -226,7 +317,8 @@ static void check_shapes(struct fixture *f, const struct shapes *t)
 			.k = shape[1],
 			.f32 = !t->gated && (i % t->n_shapes + row) & 1,
 			.bias = i & (t->gated ? 1 : 2),
-			.gated = t->gated};
+			.gated = t->gated,
+			.packed = t->packed};
 		struct sample s = sample_new(f, &c, &seed);
 		double *want = expected_new(&c, &s);
 
@@ -305,6 +397,54 @@ static void test_what_none_of_ours_can_is_right(void **state)
 	check_shapes(*state, &(struct shapes){7, 6, rows, shapes, -1, 1, true});
 }
 
+/* Each form with each way: few rows by skinny.cu, more by wide.cu, many by a copy. */
+static void check_packed(struct fixture *f, const struct shapes *t)
+{
+	struct device_info info;
+
+	assert_int_equal(f->ops->info(f->device, &info), 0);
+	for (int kind = PACKED_E4M3_ROWS; kind <= PACKED_U4 && info.packs; kind++) {
+		struct shapes shapes = *t;
+
+		shapes.packed = (enum packed_kind)kind;
+		check_shapes(f, &shapes);
+	}
+	if (!info.packs)
+		skip();
+}
+
+static void test_each_variant_of_packed_weights_for_few_rows_is_the_product(void **state)
+{
+	static const uint32_t rows[] = {1, 3, 8, 11, 16},
+			      shapes[][2] = {{8, 128}, {24, 896}, {1064, 2048}, {136, 4224}, {40, 14336}};
+
+	check_packed(*state, &(struct shapes){5, 5, rows, shapes, 0, 2, false});
+}
+
+static void test_each_variant_of_packed_weights_for_more_rows_is_the_product(void **state)
+{
+	static const uint32_t rows[] = {17, 32, 40, 64, 65, 128},
+			      shapes[][2] = {{8, 128}, {136, 384}, {272, 4096}, {1064, 896}, {17000, 128}};
+
+	check_packed(*state, &(struct shapes){6, 5, rows, shapes, 0, 5, false});
+}
+
+static void test_each_variant_of_packed_weights_of_the_gated_gemm_is_right(void **state)
+{
+	static const uint32_t rows[] = {1, 8, 13, 24, 40, 64, 100},
+			      shapes[][2] = {{16, 128}, {112, 2176}, {4432, 384}, {17600, 128}};
+
+	check_packed(*state, &(struct shapes){7, 4, rows, shapes, -1, 5, true});
+}
+
+static void test_packed_weights_for_many_rows_are_copied(void **state)
+{
+	static const uint32_t rows[] = {129, 300}, shapes[][2] = {{8, 128}, {136, 384}, {272, 2048}};
+
+	check_packed(*state, &(struct shapes){2, 3, rows, shapes, -1, 1, false});
+	check_packed(*state, &(struct shapes){2, 2, rows, shapes + 1, -1, 1, true});
+}
+
 /* Rows from `first` on by themselves have the bits that they have among all. */
 static void check_rows(struct fixture *f, struct shape_case c, struct sample s, const uint8_t *among_all,
 	uint32_t first, uint32_t n)
@@ -324,11 +464,12 @@ static void check_rows(struct fixture *f, struct shape_case c, struct sample s, 
 	free(alone);
 }
 
-static void check_invariant(struct fixture *f, const uint32_t *shape, bool f32, bool gated, uint64_t *seed)
+static void check_invariant(struct fixture *f, const uint32_t *shape, bool f32, bool gated, enum packed_kind packed,
+	uint64_t *seed)
 {
 	static const uint32_t parts[][2] = {
 		{0, 1}, {7, 1}, {199, 1}, {3, 2}, {5, 16}, {60, 17}, {1, 31}, {33, 64}, {64, 65}, {70, 130}};
-	const struct shape_case c = {200, shape[0], shape[1], f32, .bias = !f32, gated, .invariant = true};
+	const struct shape_case c = {200, shape[0], shape[1], f32, .bias = !f32, gated, .invariant = true, packed};
 	struct sample s = sample_new(f, &c, seed);
 	double *want = expected_new(&c, &s);
 	uint8_t *all = calloc(1, s.y_bytes);
@@ -352,10 +493,12 @@ static void test_rows_of_an_invariant_product_have_the_same_bits_alone_and_among
 
 	assert_int_equal(f->ops->info(f->device, &info), 0);
 	for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]) && info.invariant; i++) {
-		check_invariant(f, shapes[i], false, false, &seed);
-		check_invariant(f, shapes[i], true, false, &seed);
-		check_invariant(f, shapes[i], false, true, &seed);
+		check_invariant(f, shapes[i], false, false, PACKED_NOT, &seed);
+		check_invariant(f, shapes[i], true, false, PACKED_NOT, &seed);
+		check_invariant(f, shapes[i], false, true, PACKED_NOT, &seed);
 	}
+	for (int kind = PACKED_E4M3_ROWS; kind <= PACKED_U4 && info.packs; kind++)
+		check_invariant(f, shapes[2], false, false, (enum packed_kind)kind, &seed);
 }
 
 /* A hazard of overlap: each product reads what the one before wrote and writes what it read. */
@@ -426,6 +569,10 @@ int main(int argc, char **argv)
 		ON_DEVICE(test_each_variant_for_many_rows_is_the_product),
 		ON_DEVICE(test_each_variant_for_many_rows_of_the_gated_gemm_is_right),
 		ON_DEVICE(test_each_variant_for_a_large_matrix_is_the_product),
+		ON_DEVICE(test_each_variant_of_packed_weights_for_few_rows_is_the_product),
+		ON_DEVICE(test_each_variant_of_packed_weights_for_more_rows_is_the_product),
+		ON_DEVICE(test_each_variant_of_packed_weights_of_the_gated_gemm_is_right),
+		ON_DEVICE(test_packed_weights_for_many_rows_are_copied),
 		ON_DEVICE(test_what_none_of_ours_can_is_right),
 		ON_DEVICE(test_rows_of_an_invariant_product_have_the_same_bits_alone_and_among_others),
 		cmocka_unit_test(
