@@ -73,6 +73,8 @@ static bool broad_can(struct stream *stream, const struct op_gemm *a, bool gated
 {
 	if (!tiles_able(stream) || a->n_rows < BROAD_ROWS_MIN || a->n_rows > BROAD_ROWS_MAX)
 		return false;
+	if (a->w.dtype != DTYPE_BF16)
+		return false;
 	/* the copy engine needs rows of whole 16 bytes; gates and ups alternate by eights */
 	if (a->w.cols % 8 != 0 || (gated && (a->w.rows % 16 != 0 || a->y_dtype != DTYPE_BF16)))
 		return false;

@@ -34,6 +34,17 @@ template <int N> static __device__ __forceinline__ void settle(float (&x)[N][4])
 			asm volatile("" : "+f"(x[i][j])::"memory");
 }
 
+/* The same of an operand's registers: before the fence it has them written, and behind the wait it keeps them
+ * until then, because products read them while the thread goes on. */
+template <int N> static __device__ __forceinline__ void settle(uint32_t (&x)[N][4])
+{
+#pragma unroll
+	for (int i = 0; i < N; i++)
+#pragma unroll
+		for (int j = 0; j < 4; j++)
+			asm volatile("" : "+r"(x[i][j])::"memory");
+}
+
 /* ---- lists of operands: the registers of n sums a thread ---- */
 
 #define SUMS_4(x, i) "+f"(x[i][0]), "+f"(x[i][1]), "+f"(x[i][2]), "+f"(x[i][3])

@@ -117,6 +117,7 @@ __device__ static inline void multiply_unit(float (&sums)[S::n / 8][4], uint32_t
 	uint32_t first[4][4], second[4][4];
 
 	widen_half<F>(first, lower, upper, 0);
+	settle(first);
 	settle(to);
 	products_fence();
 #pragma unroll
@@ -124,12 +125,15 @@ __device__ static inline void multiply_unit(float (&sums)[S::n / 8][4], uint32_t
 		product_of_words(to, first[j], rows_at(x) + j * 2, !F::grouped || j > 0);
 	products_commit();
 	widen_half<F>(second, lower, upper, 1);
+	settle(second);
 	products_fence();
 #pragma unroll
 	for (int j = 0; j < 4; j++)
 		product_of_words(to, second[j], rows_at(x + S::box_bytes) + j * 2, 1);
 	products_commit();
 	products_wait<0>();
+	settle(first);
+	settle(second);
 	settle(to);
 	if (!F::grouped)
 		return;
