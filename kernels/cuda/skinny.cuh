@@ -8,7 +8,8 @@
  * rows. W is bf16 (plain_rows), or packed (skinny_packed.cuh).
  *
  * Grid: one block a multiprocessor, or one a tile if there are fewer; a block takes every
- * gridDim-th tile of R rows of W. Block: eight warps that multiply and one that fetches. Shared
+ * gridDim-th tile of R rows of W. Block: eight warps that multiply, one that fetches and three that
+ * finish tiles. Shared
  * memory: x, and a ring of stages; how much, skinny.cu says. A stage is KC columns of a tile's
  * rows, one bulk copy a row, of 2 KB or more, because a multiprocessor starts one copy in about 50
  * ns (copies of 1 KB: 2.4 TB/s, of 2 KB: 4.4). Where x does not fit (a product that is not gated,
@@ -16,8 +17,9 @@
  * wait for the preceding kernel, so that it arrives while that kernel ends.
  *
  * The warps divide a stage's columns in steps of 64 and multiply on the tensor cores, with x as the
- * 16-row operand and W as the 8-column one. At a tile's end the eight sums are added in shared
- * memory, in the order of the warps: the bits depend on the variant alone.
+ * 16-row operand and W as the 8-column one. At a tile's end they leave their sums in shared memory and go
+ * on; one of the finishing warps, which take turns, adds them in the order of the warps, so that the bits
+ * depend on the variant alone, and stores the tile. That takes about as long as 64 KB of W take to arrive.
  *
  * Bytes: W once from memory; x once a block from the L2, or once a tile where it does not stay.
  *
@@ -37,7 +39,7 @@
 #include "kernels/cuda/kernel.cuh"
 #include "kernels/cuda/skinny_ptx.cuh"
 
-enum { WARPS = 8, PRODUCER = WARPS, THREADS = (WARPS + 1) * 32, STEP = 64, STAGES_MAX = 32 };
+enum { WARPS = 8, PRODUCER = WARPS, FINISHERS = 3, THREADS = (WARPS + 1 + FINISHERS) * 32, STEP = 64, STAGES_MAX = 32 };
 
 struct skinny_args {
 	const void *w;
@@ -54,7 +56,7 @@ struct skinny_args {
 /* M: rows of x, 8, 16 or 32; R: rows of W; KC: columns. */
 template <int M, int R, int KC> struct skinny_shape {
 	static constexpr uint32_t n_sums = M * R;
-	static constexpr uint32_t n_buffers = n_sums <= 256 ? 2 : 1;
+	static constexpr uint32_t n_buffers = n_sums <= 256 ? FINISHERS : 1; /* and finishing warps in use */
 	static constexpr uint32_t sum_bytes = n_buffers * WARPS * n_sums * 4;
 	static_assert(KC % (STEP * WARPS) == 0, "the warps share a stage out evenly");
 };
@@ -65,6 +67,7 @@ struct skinny_block {
 	uint32_t x;       /* all of x, or 0 */
 	uint32_t x_pitch; /* of its rows, or of those in a stage */
 	uint32_t full, empty, x_full;
+	uint32_t sums_full, sums_empty; /* of buffers of sums */
 	uint32_t n_chunks, n_iterations;
 };
 
@@ -246,12 +249,6 @@ template <int M, int R, int KC, bool GATED> struct plain_rows {
 
 #if __CUDA_ARCH__ >= 900
 
-/* Barrier of the warps that multiply. */
-__device__ static inline void meet(void)
-{
-	asm volatile("bar.sync 1, %0;" ::"n"(WARPS * 32) : "memory");
-}
-
 template <int M, int R>
 __device__ static inline void leave_sums(float *to, const float (&sums)[(M + 15) / 16][R / 8][4])
 {
@@ -288,13 +285,13 @@ __device__ static inline float sum_of(
 	return sum;
 }
 
-/* Store a tile into y: R columns, or half as many of silu(gate) * up. */
+/* Store a tile into y, by one warp: R columns, or half as many of silu(gate) * up. */
 template <int M, int R, bool GATED>
 __device__ static inline void store_tile(const skinny_args &a, const float *sums, uint32_t tile)
 {
 	constexpr int COLS = GATED ? R / 2 : R;
 
-	for (uint32_t i = threadIdx.x; i < a.n_rows * COLS; i += WARPS * WARP) {
+	for (uint32_t i = threadIdx.x % WARP; i < a.n_rows * COLS; i += WARP) {
 		const uint32_t element = i / COLS * R + i % COLS, col = tile * COLS + i % COLS;
 		const size_t at = (size_t)(i / COLS) * a.n + col;
 		float v;
@@ -320,7 +317,7 @@ __device__ static inline void multiply_all(
 	typedef skinny_shape<M, R, W::kc> S;
 	const uint32_t warp = threadIdx.x / WARP;
 	float sums[(M + 15) / 16][R / 8][4] = {};
-	uint32_t s = 0, parity = 0, buffer = 0;
+	uint32_t s = 0, parity = 0, buffer = 0, buffer_parity = 0;
 
 	if (b.x && threadIdx.x == 0)
 		fetch_all_x<W>(a, b);
@@ -341,16 +338,34 @@ __device__ static inline void multiply_all(
 		}
 		if (p.chunk != b.n_chunks - 1)
 			continue;
-		float *tile_sums = sum_memory + buffer * WARPS * S::n_sums;
-
-		if (S::n_buffers == 1)
-			meet(); /* the previous tile has been stored */
-		leave_sums<M, R>(tile_sums + warp * S::n_sums, sums);
-		meet();
-		store_tile<M, R, W::gated>(a, tile_sums, p.tile);
+		barrier_wait(b.sums_empty + buffer * 8, buffer_parity ^ 1);
+		leave_sums<M, R>(sum_memory + (buffer * WARPS + warp) * S::n_sums, sums);
+		__syncwarp();
+		barrier_arrive_warp(b.sums_full + buffer * 8);
 		memset(sums, 0, sizeof(sums));
-		if (S::n_buffers == 2)
-			buffer ^= 1;
+		if (++buffer == S::n_buffers) {
+			buffer = 0;
+			buffer_parity ^= 1;
+		}
+	}
+}
+
+/* ---- the warps that finish: each has a buffer of sums ---- */
+
+template <class W>
+__device__ static inline void finish_all(
+	const skinny_args &a, const skinny_block &b, const float *sum_memory, uint32_t buffer)
+{
+	typedef skinny_shape<W::m, W::r, W::kc> S;
+	uint32_t parity = 0;
+
+	for (uint32_t i = buffer; buffer < S::n_buffers && i < b.n_iterations / b.n_chunks; i += S::n_buffers) {
+		barrier_wait(b.sums_full + buffer * 8, parity);
+		store_tile<W::m, W::r, W::gated>(
+			a, sum_memory + buffer * WARPS * S::n_sums, blockIdx.x + i * gridDim.x);
+		__syncwarp();
+		barrier_arrive_warp(b.sums_empty + buffer * 8);
+		parity ^= 1;
 	}
 }
 
@@ -361,6 +376,10 @@ __device__ static inline void barriers_init(const skinny_block &b, uint32_t n_st
 			barrier_init(b.full + s * 8, 1);
 			barrier_init(b.empty + s * 8, WARPS * WARP_ARRIVALS);
 		}
+		for (uint32_t i = 0; i < FINISHERS; i++) {
+			barrier_init(b.sums_full + i * 8, WARPS * WARP_ARRIVALS);
+			barrier_init(b.sums_empty + i * 8, WARP_ARRIVALS);
+		}
 		barrier_init(b.x_full, 1);
 		asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 	}
@@ -369,13 +388,13 @@ __device__ static inline void barriers_init(const skinny_block &b, uint32_t n_st
 
 #endif
 
-template <class W> static __global__ void __launch_bounds__(THREADS) skinny(const __grid_constant__ skinny_args a)
+template <class W> static __global__ void __launch_bounds__(THREADS, 2) skinny(const __grid_constant__ skinny_args a)
 {
 #if __CUDA_ARCH__ >= 900
 	extern __shared__ __align__(128) uint8_t memory[];
-	__shared__ __align__(8) uint64_t barriers[2 * STAGES_MAX + 1];
+	__shared__ __align__(8) uint64_t barriers[2 * STAGES_MAX + 2 * FINISHERS + 1];
 	constexpr int COLS = W::gated ? W::r / 2 : W::r;
-	const uint32_t n_tiles = (a.n + COLS - 1) / COLS;
+	const uint32_t n_tiles = (a.n + COLS - 1) / COLS, warp = threadIdx.x / WARP;
 	skinny_block b;
 
 	overlap_trigger();
@@ -385,17 +404,23 @@ template <class W> static __global__ void __launch_bounds__(THREADS) skinny(cons
 	b.x = a.x_bytes ? shared_address(memory) : 0;
 	b.full = shared_address(barriers);
 	b.empty = b.full + STAGES_MAX * 8;
-	b.x_full = b.empty + STAGES_MAX * 8;
+	b.sums_full = b.empty + STAGES_MAX * 8;
+	b.sums_empty = b.sums_full + FINISHERS * 8;
+	b.x_full = b.sums_empty + FINISHERS * 8;
 	b.n_chunks = (a.k + W::kc - 1) / W::kc;
 	b.n_iterations = ((n_tiles - 1 - blockIdx.x) / gridDim.x + 1) * b.n_chunks;
+	float *const sums = (float *)(memory + a.x_bytes + a.n_stages * b.stage_bytes);
+
 	barriers_init(b, a.n_stages);
-	if (threadIdx.x / WARP == PRODUCER) {
+	if (warp == PRODUCER) {
 		fetch<W>(a, b);
-	} else {
-		overlap_wait();
-		multiply_all<W>(
-			a, b, (float *)(memory + a.x_bytes + a.n_stages * b.stage_bytes));
+		return;
 	}
+	overlap_wait();
+	if (warp < WARPS)
+		multiply_all<W>(a, b, sums);
+	else
+		finish_all<W>(a, b, sums, warp - WARPS - 1);
 #endif
 }
 
