@@ -90,6 +90,9 @@ struct cuda_tensor_map {
  */
 int cuda_tensor_map(struct stream *stream, const void *matrix, uint32_t rows, uint32_t cols,
 	uint32_t box_rows, struct cuda_tensor_map *ret);
+/* Of packed weights: boxes of box_rows by box_units units, which lie in shared memory row by row of units. */
+int cuda_tensor_map_packed(struct stream *stream, const struct weight *w, uint32_t box_rows, uint32_t box_units,
+	struct cuda_tensor_map *ret);
 #define CUDA_TENSOR_DIMS_MAX 5
 /* The same for more than two dimensions. The first is contiguous, with 64 columns per box (or 32, with
  * CU_TENSOR_MAP_SWIZZLE_64B); strides in bytes, multiples of 16, from the second dimension on. */

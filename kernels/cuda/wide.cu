@@ -9,14 +9,14 @@ struct wide_instance {
 	void (*run)(wide_args);
 	enum packed_kind kind; /* of W */
 	bool gated;
-	uint32_t n, stage_bytes, sum_bytes;
+	uint32_t n, units, stage_bytes, sum_bytes; /* units: of a stage, of packed weights */
 };
 
 #define KERNEL(N, GATED)                                                                           \
-	{wide<N, GATED>, PACKED_NOT, GATED, N, wide_shape<N>::stage_bytes, wide_shape<N>::sum_bytes}
+	{wide<N, GATED>, PACKED_NOT, GATED, N, 0, wide_shape<N>::stage_bytes, wide_shape<N>::sum_bytes}
 /* Stages of one unit where two would leave room for only two stages. */
 #define PACKED(KIND, N, UNITS, GATED)                                                              \
-	{wide_packed<wide_packed_shape<KIND, N, UNITS>, GATED>, KIND, GATED, N,                    \
+	{wide_packed<wide_packed_shape<KIND, N, UNITS>, GATED>, KIND, GATED, N, UNITS,             \
 		wide_packed_shape<KIND, N, UNITS>::stage_bytes, wide_shape<N>::sum_bytes}
 #define PACKED_KERNELS(KIND, UNITS_OF_64)                                                          \
 	PACKED(KIND, 32, 2, false), PACKED(KIND, 64, UNITS_OF_64, false), PACKED(KIND, 32, 2, true), \
@@ -146,16 +146,16 @@ static int wide_launch_kernel(struct stream *stream, const struct wide_instance 
 	uint32_t n_stages;
 	int rc;
 
-	if (kernel->kind == PACKED_NOT) {
+	if (kernel->kind == PACKED_NOT)
 		rc = cuda_tensor_map(stream, a->w.data, a->w.rows, a->w.cols, height, &args.w);
-		if (rc)
-			return rc;
-	}
+	else
+		rc = cuda_tensor_map_packed(stream, &a->w, height, kernel->units, &args.w);
+	if (rc)
+		return rc;
 	rc = cuda_tensor_map(stream, a->x, a->n_rows, a->w.cols, kernel->n, &args.x);
 	if (rc)
 		return rc;
 	n_stages = (BLOCK_BYTES - 1024 - kernel->sum_bytes) / kernel->stage_bytes;
-	args.units = (const uint8_t *)a->w.data;
 	args.factors = a->w.factors;
 	args.bias = a->bias.data;
 	args.y = a->y;

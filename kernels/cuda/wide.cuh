@@ -37,8 +37,7 @@ enum {
 };
 
 struct wide_args {
-	struct cuda_tensor_map w, x;
-	const uint8_t *units; /* in place of w, if W is packed */
+	struct cuda_tensor_map w, x; /* w: of its units, if it is packed */
 	const float *factors; /* [rows of W] of packed rows without groups, or NULL */
 	const void *bias;     /* of y's type, or NULL */
 	void *y;

@@ -7,8 +7,8 @@
  * of 8 rows, widens the codes from shared memory to registers, which are an operand of its warpgroup's
  * product, and scales the sums of a group by its factors while the other warpgroup multiplies.
  *
- * A stage is one or two units (128 columns each) of a tile's rows, a bulk copy each 8 rows, and x's boxes of
- * 64 columns. W's copies are issued by the lanes of the ninth warp.
+ * A stage is one or two units (128 columns each) of a tile's rows, in one box for each warpgroup, and x's boxes
+ * of 64 columns. A bulk copy for each 8 rows was slower: a multiprocessor starts one in 50 to 90 ns.
  */
 
 #include "kernels/cuda/packed.cuh"
@@ -27,54 +27,49 @@ template <enum packed_kind KIND, int N, int UNITS> struct wide_packed_shape {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/* Units of a chunk: the last may have fewer. */
-template <class S> __device__ static inline uint32_t units_of(const wide_args &a, uint32_t chunk)
-{
-	return min((uint32_t)S::units, a.k / PACKED_COLS - chunk * S::units);
-}
+/* ---- the warp that fetches: lane 0 ---- */
 
-/* ---- the warp that fetches ---- */
-
+/* The units of both warpgroups' parts of a tile; units past W are zeros. */
 template <class S, bool GATED>
 __device__ static inline void fetch_units(
 	const wide_args &a, const wide_block &b, uint32_t tile, uint32_t chunk, uint32_t index)
 {
-	typedef typename S::F F;
-	const uint32_t lane = threadIdx.x % WARP, panels = a.height / PACKED_ROWS, n_units = a.k / PACKED_COLS;
-	const uint32_t units = units_of<S>(a, chunk), bytes = units * F::unit_bytes, full = b.full + index * 8;
-	const uint32_t group = lane / panels, i = lane % panels, all = a.n / PACKED_ROWS;
-	const uint32_t panel = GATED ? tile * panels + i + group * all : (tile * 2 + group) * panels + i;
-	const uint32_t last = (GATED ? 2 : 1) * all - 1;
+	const uint32_t to = b.ring + index * S::stage_bytes, full = b.full + index * 8;
+	const uint32_t panels = a.height / PACKED_ROWS, first = tile * panels * (GATED ? 1 : 2);
 
-	if (lane == 0)
-		barrier_expect(full, 2 * panels * bytes + 2 * units * (S::box_bytes + WITNESS_BYTES));
-	__syncwarp();
-	if (lane < 2 * panels)
-		bulk_copy(b.ring + index * S::stage_bytes + (group * S::panels + i) * S::panel_bytes,
-			a.units + ((size_t)min(panel, last) * n_units + chunk * S::units) * F::unit_bytes, bytes, full);
+	barrier_expect(full, 2 * panels * S::panel_bytes + 2 * S::units * (S::box_bytes + WITNESS_BYTES));
+	copy_box(to, &a.w, full, 0, chunk * S::units, first);
+	copy_box(to + S::panels * S::panel_bytes, &a.w, full, 0, chunk * S::units,
+		first + (GATED ? a.n / PACKED_ROWS : panels));
 }
 
 template <class S>
 __device__ static inline void fetch_boxes(const wide_args &a, const wide_block &b, uint32_t chunk, uint32_t index)
 {
-	const uint32_t box = threadIdx.x % WARP;
+	const uint32_t to = b.ring + index * S::stage_bytes + S::w_bytes;
 
-	if (box < 2 * units_of<S>(a, chunk))
-		copy_box(b.ring + index * S::stage_bytes + S::w_bytes + box * S::box_bytes, &a.x, b.full + index * 8,
-			(chunk * S::units * 2 + box) * COLS, 0);
+#pragma unroll
+	for (int i = 0; i < 2 * S::units; i++)
+		copy_box(to + i * S::box_bytes, &a.x, b.full + index * 8, (chunk * S::units * 2 + i) * COLS, 0);
 }
 
 template <class S, bool GATED> __device__ static inline void fetch_packed(const wide_args &a, const wide_block &b)
 {
+	const bool fetches = threadIdx.x % WARP == 0;
 	const auto w = [&](uint32_t tile, uint32_t chunk, uint32_t index) {
 		fetch_units<S, GATED>(a, b, tile, chunk, index);
 	};
 	const auto x = [&](uint32_t chunk, uint32_t index) { fetch_boxes<S>(a, b, chunk, index); };
-	const uint32_t n_ahead = fetch_ahead(a, b, w);
+	uint32_t n_ahead = 0;
 
-	prefetch_map(&a.x);
+	if (fetches) {
+		n_ahead = fetch_ahead(a, b, w);
+		prefetch_map(&a.x);
+	}
+	__syncwarp();
 	overlap_wait();
-	fetch_all(a, b, n_ahead, w, x);
+	if (fetches)
+		fetch_all(a, b, n_ahead, w, x);
 	__syncwarp();
 }
 
@@ -160,7 +155,7 @@ __device__ static inline void multiply_packed_tile(
 		sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0;
 	for (uint32_t chunk = b.chunk; chunk < b.chunk_end; chunk++) {
 		const uint32_t at = b.ring + s.index * S::stage_bytes, lower = at + panel * S::panel_bytes;
-		const uint32_t units = units_of<S>(a, chunk);
+		const uint32_t units = min((uint32_t)S::units, a.k / PACKED_COLS - chunk * S::units);
 
 		barrier_wait(b.full + s.index * 8, s.parity);
 		for (uint32_t u = 0; u < units; u++)

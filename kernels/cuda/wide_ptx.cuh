@@ -65,6 +65,16 @@ __device__ static inline void copy_box(
 		     : "memory");
 }
 
+/* Of three dimensions. */
+__device__ static inline void copy_box(
+	uint32_t to, const void *map, uint32_t barrier, uint32_t first, uint32_t second, uint32_t third)
+{
+	asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+		     "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
+		     "l"(map), "r"(barrier), "r"(first), "r"(second), "r"(third)
+		     : "memory");
+}
+
 /* ---- clusters ---- */
 
 /* All threads of all blocks; shared memory written before is seen by all after. */
