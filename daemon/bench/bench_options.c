@@ -31,7 +31,8 @@ static const struct option_row {
 	{{"socket", "PATH", "measure the daemon that listens there"}, WORD, TO(socket)},
 	{{"mimeod", "FILE", "program to start (default: beside this one)"}, WORD, TO(mimeod)},
 	{{"model", "DIR", "model to serve or run (default: the shipped tinycalc)"}, WORD, TO(model_dir)},
-	{{"shape", "NAME", "make a random model of that shape: tiny, 1B, 8B, V2-Lite"}, WORD, TO(shape)},
+	{{"shape", "NAME", "make a random model of that shape: tiny, 1B, 3B, 8B, V2-Lite, Qwen2.5-0.5B, "
+		"Qwen2.5-1.5B, Mistral-7B"}, WORD, TO(shape)},
 	{{"name", "NAME", "model of a running daemon (default: its first)"}, WORD, TO(model_name)},
 	{{"device", "NAME", "device to use or to serve with (default: auto)"}, WORD, TO(device)},
 	{{"attention", "NAME", "attention backend, as for mimeod(8) (default: auto)"}, WORD, TO(attention)},

@@ -34,12 +34,19 @@ static const struct {
 
 static const struct shape shapes[] = {
 	{"tiny", LLAMA, {64, 2, 4, 2, 16, 160, 256, 2048, 1, 0, 0, TINY_DEEPSEEK}, 10000, 0},
-	/* Llama-3.2-1B, Llama-3.1-8B */
+	/* Llama-3.2-1B, Llama-3.2-3B, Llama-3.1-8B */
 	{"1B", LLAMA, {2048, 16, 32, 8, 64, 8192, 128256, 131072, 1, 0, 0, LITE}, 500000, 32},
+	{"3B", LLAMA, {3072, 28, 24, 8, 128, 8192, 128256, 131072, 1, 0, 0, LITE}, 500000, 32},
 	{"8B", LLAMA, {4096, 32, 32, 8, 128, 14336, 128256, 131072, 0, 0, 0, LITE}, 500000, 8},
 	/* DeepSeek-V2-Lite, without what stretches its rope */
 	{"V2-Lite", DEEPSEEK_V2, {2048, 27, 16, 16, 128, 10944, 102400, 32768, 0, 0, 0, LITE},
 		10000, 0},
+	{"Qwen2.5-0.5B", QWEN2, {896, 24, 14, 2, 64, 4864, 151936, 32768, 1, 0, 0, LITE}, 1000000, 0},
+	{"Qwen2.5-1.5B", QWEN2, {1536, 28, 12, 2, 128, 8960, 151936, 32768, 1, 0, 0, LITE}, 1000000,
+		0},
+	/* Mistral-7B v0.3, which has no window */
+	{"Mistral-7B", MISTRAL, {4096, 32, 32, 8, 128, 14336, 32768, 32768, 0, 0, 0, LITE}, 1000000,
+		0},
 };
 #define N_SHAPES (sizeof(shapes) / sizeof(shapes[0]))
 
@@ -66,7 +73,9 @@ int model_take_shape(struct model *model, const char *name)
 			return 0;
 		}
 	}
-	return fail("there is no shape \"%.*s\": tiny, 1B, 8B, V2-Lite", NAME_SHOWN, name);
+	return fail("there is no shape \"%.*s\": tiny, 1B, 3B, 8B, V2-Lite, Qwen2.5-0.5B, "
+		    "Qwen2.5-1.5B, Mistral-7B",
+		NAME_SHOWN, name);
 }
 
 bool model_is_deepseek(const struct model *model)

@@ -173,6 +173,32 @@ static void test_nothing_is_overwritten(void **state)
 	free(was);
 }
 
+static void test_shape_has_its_models_family_and_sizes(void **state)
+{
+	static const struct {
+		const char *folder, *shape, *family, *heads, *kv_heads, *layers;
+	} cases[] = {
+		{"a", "3B", "LlamaForCausalLM", "heads\": 24,", "heads\": 8,", "layers\": 28,"},
+		{"b", "Qwen2.5-0.5B", "Qwen2ForCausalLM", "heads\": 14,", "heads\": 2,", "layers\": 24,"},
+		{"c", "Qwen2.5-1.5B", "Qwen2ForCausalLM", "heads\": 12,", "heads\": 2,", "layers\": 28,"},
+		{"d", "Mistral-7B", "MistralForCausalLM", "heads\": 32,", "heads\": 8,", "layers\": 32,"},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		const char *const expected[] = {cases[i].family, cases[i].heads, cases[i].kv_heads, cases[i].layers};
+		char name[16];
+		size_t size;
+
+		must_make(cases[i].folder, OPTIONS("--config-only", "--shape", cases[i].shape));
+		snprintf(name, sizeof(name), "%s/config.json", cases[i].folder);
+		char *config = file_text(path_of(name), &size);
+		assert_non_null(config);
+		for (size_t j = 0; j < sizeof(expected) / sizeof(expected[0]); j++)
+			assert_non_null(strstr(config, expected[j]));
+		free(config);
+	}
+}
+
 static void test_nonsense_is_status_2_and_names_the_option(void **state)
 {
 	static const struct {
@@ -217,6 +243,7 @@ int main(void)
 		MAKING(test_shards_and_threads_make_no_difference),
 		MAKING(test_same_seed_same_bytes_and_another_seed_others),
 		MAKING(test_nothing_is_overwritten),
+		MAKING(test_shape_has_its_models_family_and_sizes),
 		MAKING(test_nonsense_is_status_2_and_names_the_option),
 	};
 
