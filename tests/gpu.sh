@@ -6,12 +6,13 @@
 #   tests/gpu.sh serve       whatever of the suite has a device, with MIMEO_DEVICE=cuda
 #   tests/gpu.sh sanitize    compute-sanitizer: memcheck and racecheck of the ops, memcheck of a short
 #                            serving run
-#   tests/gpu.sh bench       every bench of mimeo-bench and bench-internals, beside floors and targets
+#   tests/gpu.sh bench       every bench of mimeo-bench and bench-internals, beside floors and targets;
+#                            not "shapes" and "growth_...", for which ONLY=shapes and ONLY=growth ask
 # Programs of ops and serve are spread over all GPUs; each sees one.
 # In a source tree it builds first. Where what the build needs is not installed, MIMEO_BUILD names a
 # build folder made elsewhere; libraries that this machine lacks may lie in its lib/.
 #   MIMEO_BUILD (build-gpu)  MIMEO_DEVICE (cuda)  JOBS  LIMIT (450: seconds in all)
-#   ONLY (a regular expression: programs of such names alone)  MIMEO_MODELS (bench: folders, or 1B, 8B)
+#   ONLY (a regular expression: programs of such names alone)  MIMEO_MODELS (bench: folders, or shapes)
 #   KEEP (a folder that the full outputs are left in)
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -19,7 +20,7 @@ cd "$(dirname "$0")/.." || exit 1
 mode=${1-}
 case $mode in
 ops | serve | sanitize | bench) ;;
-*) sed -n '3,18s/^# \{0,1\}//p' "$0"; exit 2 ;;
+*) sed -n '3,19s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac
 
 export MIMEO_SOURCE=$PWD MIMEO_DEVICE=${MIMEO_DEVICE:-cuda} CMOCKA_MESSAGE_OUTPUT=TAP
@@ -249,6 +250,8 @@ benches() # program
 {
 	"$build/$1" --help | sed -n 's/^  \([a-z][a-z]*\)  .*/\1/p'
 	[ "$1" != daemon/mimeo-bench ] || echo deterministic prefix # decode and load with other options
+	# decode and share, which take minutes with these models and lists: only if ONLY names them
+	[ "$1" != daemon/mimeo-bench ] || [ -z "${ONLY-}" ] || echo shapes growth_rows growth_contexts growth_processes
 }
 
 # What a bench is run with: models (a folder, or a shape that it makes), then its own options.
@@ -256,7 +259,8 @@ models_of() # bench
 {
 	[ -z "${MIMEO_MODELS-}" ] || { echo "$MIMEO_MODELS"; return; }
 	case $1 in
-	decode) echo 1B 8B ;;
+	decode | growth_*) echo 1B 8B ;;
+	shapes) echo 3B Qwen2.5-0.5B Qwen2.5-1.5B Mistral-7B ;;
 	attention | deterministic | gemm | share | load | prefix | fair | gap | modes | speculation) echo 1B ;;
 	experts) echo V2-Lite ;; # its sizes alone
 	*) echo "$MIMEO_SOURCE/examples/models/tinycalc" ;;
@@ -276,6 +280,11 @@ options_of() # bench
 	gemm) echo --sides 0,1,2 ;;
 	gap) echo --processes 1,8 --prompt 1000 --tokens 100 ;;
 	speculation) echo --processes 1,8,16 ;;
+	shapes) echo --batches 1,8 ;;
+	growth_rows) echo --batches 1,2,4,8,16,32,64,96,128,192,256 ;;
+	# The last step of 16 attends to 7 tokens more than the middle one: 131072.
+	growth_contexts) echo --batches 1,8,32 --contexts 128,512,2048,8192,32768,131064 --count 16 ;;
+	growth_processes) echo --processes 1,2,4,8,16,32 --prompt 960 --tokens 128 ;; # a context of about 1024
 	esac
 }
 
@@ -290,21 +299,32 @@ watched()
 	wait "${pids[0]}"
 }
 
+# A shape that several benches take is made once; in models/, where they then run, its path is its name.
+make_model() # shape
+{
+	[ -f "$work/models/$1/config.json" ] || watched "$build/examples/make-checkpoint" --shape "$1" "$work/models/$1"
+}
+
 run_bench() # program, bench, model
 {
-	local program=$1 name bench=$2 model=(--shape "$3")
+	local program=$1 name bench=$2 model=(--shape "$3") place=$PWD start=$SECONDS
 	shift
 	name=$1-$(basename "$2")
 	case $bench in
-	deterministic) bench=decode ;;
+	deterministic | shapes | growth_rows | growth_contexts) bench=decode ;;
 	prefix) bench=load ;;
+	growth_processes) bench=share ;;
 	esac
 	echo "$1, $(basename "$2") ..."
+	case $1 in
+	growth_*) [ -d "$2" ] || { make_model "$2" && model=(--model "$2") place=$work/models; } ;;
+	esac
 	[ ! -d "$2" ] || model=(--model "$2")
 	[ ! -d "$2" ] || [ "$1" != speculation ] || model+=(--draft "$2-eagle")
-	if TMPDIR=$work watched "$build/$program" --json --device "$MIMEO_DEVICE" "${model[@]}" $(options_of "$1") "$bench" \
-		>"$work/$name.part" 2>"$work/$name.log"; then
+	if TMPDIR=$work watched env -C "$place" "$build/$program" --json --device "$MIMEO_DEVICE" "${model[@]}" \
+		$(options_of "$1") "$bench" >"$work/$name.part" 2>"$work/$name.log"; then
 		mv "$work/$name.part" "$work/$name.json"
+		echo "  $((SECONDS - start)) s"
 	else
 		echo "  not measured:"
 		sed 's/^/  /' "$work/$name.log" | tail -n 3
