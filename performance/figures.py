@@ -5,7 +5,7 @@
     figures.py table DEVICE FILE...  one table of figure, floor, ratio and target. A FILE is named
                                      BENCH-MODEL.json; "null" in it: it was not measured. Exits 1
                                      if a bench was not measured; a target missed is no failure
-    figures.py update                writes mimeo-performance(7), processes.svg and the figures in
+    figures.py update                writes mimeo-performance(7), the charts and the figures in
                                      README.md, from results/
     figures.py check                 compares these with results/; speaks TAP
 
@@ -17,6 +17,9 @@ import os
 import pathlib
 import re
 import sys
+
+sys.dont_write_bytecode = True
+import charts  # pylint: disable=wrong-import-position
 
 HERE = pathlib.Path(__file__).resolve().parent
 RESULTS = HERE / "results"
@@ -116,7 +119,14 @@ def target(bench, row, model):
     return "-", row.get("met") or "-"
 
 
+def is_unmeasured(row):
+    """Its note says why."""
+    return bool(row.get("note")) and figure_of(row) is None and first(row, RATIOS) is None
+
+
 def figure_text(row):
+    if is_unmeasured(row):
+        return row["note"]
     text = seconds(figure_of(row))
     if row.get("tokens_per_s"):
         text += f", {row['tokens_per_s']:.4g} tokens/s"
@@ -174,20 +184,27 @@ def table(device, paths):
 # ---- the manual page ----
 
 # bench, heading, what is measured and its floor, [(title, key, format)]
+STEP = [("model", "model", plain), ("rows", "batch", plain), ("context", "context", plain),
+        ("floor", "floor_median_s", seconds), ("step", "step_median_s", seconds),
+        ("ratio", "ratio", ratio), ("tokens/s", "tokens_per_s", count)]
+SHARED = [("model", "model", plain), ("processes", "processes", plain),
+          ("floor, tokens/s", "floor_tokens_per_s", count),
+          ("tokens/s", "tokens_per_s", count), ("device memory", "device_used_bytes", gigabytes)]
 SECTIONS = [
     ("decode", "DECODE", "One decode step, without a daemon. Floor: each weight and each row's keys "
-     "and values read once at the bandwidth of a device copy.",
-     [("model", "model", plain), ("rows", "batch", plain), ("context", "context", plain),
-      ("floor", "floor_median_s", seconds), ("step", "step_median_s", seconds),
-      ("ratio", "ratio", ratio), ("tokens/s", "tokens_per_s", count)]),
+     "and values read once at the bandwidth of a device copy.", STEP),
+    ("growth_rows", "GROWTH WITH ROWS", "As DECODE. The chart is performance/rows.svg in the source tree.", STEP),
+    ("growth_contexts", "GROWTH WITH CONTEXT", "As DECODE. The chart is performance/contexts.svg in the source "
+     "tree.", STEP),
+    ("shapes", "OTHER SHAPES", "As DECODE, of other models' shapes.", STEP),
     ("deterministic", "DETERMINISTIC RESULTS", "One decode step of a deterministic model (*deterministic* in "
      "*mimeod.conf*(5)); DECODE has the default.",
      [("model", "model", plain), ("rows", "batch", plain), ("context", "context", plain),
       ("floor", "floor_median_s", seconds), ("step", "step_median_s", seconds), ("ratio", "ratio", ratio)]),
     ("share", "PROCESSES THAT SHARE A DAEMON", "N processes with one sequence each. Floor: one process that "
-     "replays the same graph for as many rows, without rings.",
-     [("processes", "processes", plain), ("floor, tokens/s", "floor_tokens_per_s", count),
-      ("tokens/s", "tokens_per_s", count), ("device memory", "device_used_bytes", gigabytes)]),
+     "replays the same graph for as many rows, without rings.", SHARED),
+    ("growth_processes", "GROWTH WITH PROCESSES", "As PROCESSES THAT SHARE A DAEMON. The chart is "
+     "performance/share.svg in the source tree.", SHARED),
     ("load", "MIXED LOAD", "N processes with several requests in flight each, of random lengths.",
      [("model", "model", plain), ("processes", "processes", plain), ("in flight", "in_flight", plain),
       ("tokens/s", "tokens_per_s", count),
@@ -253,8 +270,10 @@ mimeo-performance - measured figures of Mimeo
 # DESCRIPTION
 
 This page is generated from the JSON results of *mimeo-bench*(1) and of the developers' benches
-(_performance/results_ in the source tree). The models have the shapes of Llama-3.2-1B, Llama-3.1-8B and
-DeepSeek-V2-Lite with random bf16 weights, or are the shipped _tinycalc_. To measure another device:
+(_performance/results_ in the source tree). The models 1B, 3B, 8B and V2-Lite have the shapes of Llama-3.2-1B,
+Llama-3.2-3B, Llama-3.1-8B and DeepSeek-V2-Lite, others that of their name. All but the shipped _tinycalc_ have random
+bf16 weights. The device of a table is named below it; figures of different devices do not compare. To measure another
+device:
 
 ```
 mimeo-bench --shape 1B decode
@@ -273,8 +292,24 @@ def results_of(bench):
 
 
 def source_of(rows):
-    runs = sorted({(row["date"][:10], row["commit"], row["device"]) for row in rows})
-    return "; ".join(f"{device}, {date}, commit {commit}" for date, commit, device in runs)
+    """Device, date and commit, with the models where there are several devices."""
+    runs = {}
+    for row in rows:
+        runs.setdefault((row["date"][:10], row["commit"], row["device"]), {})[row["model"]] = None
+    several = len({device for _, _, device in runs}) > 1
+    in_order = sorted(runs.items(), key=lambda run: list(run[1]) if several else run[0])
+    return "; ".join((", ".join(models) + ": " if several else "") + f"{device}, {date}, commit {commit}"
+                     for (date, commit, device), models in in_order)
+
+
+def unmeasured_text(rows, columns):
+    """Which rows the table leaves out, and why."""
+    reasons = {}
+    for row in rows:
+        parts = [form(row[key]) if key == "model" else f"{title} {form(row[key])}"
+                 for title, key, form in columns if form is plain]
+        reasons.setdefault(row["note"], []).append(", ".join(parts))
+    return "".join(f"\nNot measured ({note}): {'; '.join(names)}.\n" for note, names in reasons.items())
 
 
 def literal(lines):
@@ -283,12 +318,16 @@ def literal(lines):
 
 def section(bench, heading, text, columns):
     rows = results_of(bench)
+    unmeasured = [row for row in rows if is_unmeasured(row)]
+    rows = [row for row in rows if not is_unmeasured(row)]
     if not rows:
         return ""
+    left_out = unmeasured_text(unmeasured, columns)
     columns = [c for c in columns if any(row.get(c[1]) is not None for row in rows)]
     cells = [[title for title, _, _ in columns]]
     cells += [[form(row.get(key)) for _, key, form in columns] for row in rows]
-    return f"\n# {heading}\n\n{text}\n{literal(align(cells))}\n{source_of(rows)}.\n".replace("_", "\\_")
+    return (f"\n# {heading}\n\n{text}\n{literal(align(cells))}{left_out}\n{source_of(rows)}.\n"
+            .replace("_", "\\_"))
 
 
 def peers_section(peers):
@@ -305,12 +344,61 @@ def page():
     return text + "\n# SEE ALSO\n\n*mimeo*(7), *mimeo-bench*(1)\n"
 
 
+# ---- charts of growth ----
+
+def rows_name(row):
+    return "1 row" if row["batch"] == 1 else f"{row['batch']} rows"
+
+
+def measured_name(row):
+    return "measured"
+
+
+# bench: its file, title, key and label of the x axis, keys of figure and floor, their factor and unit, a line's name,
+# whether the y axis is logarithmic
+GROWTH = {
+    "growth_rows": ("rows.svg", "Time of a decode step, 1024 tokens of context", "batch", "rows",
+                    "step_median_s", "floor_median_s", 1e3, "ms", measured_name, False),
+    "growth_contexts": ("contexts.svg", "Time of a decode step", "context", "tokens of context of each row",
+                        "step_median_s", "floor_median_s", 1e3, "ms", rows_name, True),
+    "growth_processes": ("share.svg", "Tokens per second of N processes with a sequence each, 1024 tokens of context",
+                         "processes", "processes", "tokens_per_s", "floor_tokens_per_s", 1, "tokens/s", measured_name,
+                         False),
+}
+
+
+def growth_panels(rows, x, y, floor, factor, name_of):
+    """One for each model and device, with a line for each name."""
+    panels = {}
+    for row in rows:
+        title = f"{row['model']}, {row['device']}"
+        one = panels.setdefault(title, {}).setdefault(name_of(row), {"points": [], "floor": []})
+        one["points"].append((row[x], row[y] * factor))
+        if row.get(floor) is not None:
+            one["floor"].append((row[x], row[floor] * factor))
+    return [{"title": title, "lines": [dict(one, name=name) for name, one in lines.items()]}
+            for title, lines in panels.items()]
+
+
+def growth_charts():
+    """{file: its text}, of what was measured"""
+    made_of = {}
+    for bench, (file, title, x, x_label, y, floor, factor, unit, name_of, log) in GROWTH.items():
+        rows = [row for row in results_of(bench) if row.get(y) is not None]
+        if rows:
+            panels = growth_panels(rows, x, y, floor, factor, name_of)
+            made_of[HERE / file] = charts.draw(title, x_label, unit, panels, log)
+    return made_of
+
+
 # ---- README's chart and figures ----
 
 def mimeo_series():
     rows = [row for row in results_of("share") if row["model"] == "1B"]
+    device = rows[0]["device"]
     return {
-        "name": "mimeod, N processes",
+        "name": "mimeod, N processes" + ("" if device == read_rows(HERE / "peers.json")["device"] else f" ({device})"),
+        "device": device,
         "tokens_per_s": {str(row["processes"]): row["tokens_per_s"] for row in rows},
         "device_gigabytes": {str(row["processes"]): row["device_used_bytes"] / 1e9 for row in rows},
     }
@@ -321,7 +409,8 @@ COLOURS = ("#888888", "#b8860b", "#1f6fb4", "#c0392b")
 
 
 def chart():
-    series = read_rows(HERE / "peers.json")["series"] + [mimeo_series()]
+    peers = read_rows(HERE / "peers.json")
+    series = peers["series"] + [mimeo_series()]
     numbers = sorted({int(n) for s in series for n in s["tokens_per_s"]})
     most = max(max(s["tokens_per_s"].values()) for s in series)
     step = 5000
@@ -336,8 +425,8 @@ def chart():
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"'
            ' font-family="sans-serif" font-size="12">',
            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
-           f'<text x="{LEFT}" y="22" font-size="14">Tokens per second of N processes on one H200,'
-           ' 1B model, 1024 tokens of context</text>']
+           f'<text x="{LEFT}" y="22" font-size="14">Tokens per second of N processes on one'
+           f' {peers["device"].removeprefix("NVIDIA ")}, 1B model, 1024 tokens of context</text>']
     for value in range(0, int(top) + 1, step):
         out.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"'
                    ' stroke="#dddddd"/>')
@@ -359,16 +448,18 @@ def chart():
 
 def readme_figures():
     decode = {(r["model"], r["batch"]): r for r in results_of("decode")}
-    own, peers = mimeo_series(), read_rows(HERE / "peers.json")["series"]
-    one = decode["1B", 1]
+    own, peers = mimeo_series(), read_rows(HERE / "peers.json")
+    torch = peers["series"][0]
+    elsewhere = "" if own["device"] == peers["device"] else f" on one {peers['device']}"
+    one, eight = decode["1B", 1], decode["8B", 8]
     return "\n".join([
-        f"- 8 processes with one sequence each: **{count(own['tokens_per_s']['8'])} tokens/s** in"
-        f" {own['device_gigabytes']['8']:.1f} GB of device memory; 8 torch processes with a CUDA graph each:"
-        f" {count(peers[0]['tokens_per_s']['8'])} tokens/s in {peers[0]['device_gigabytes']['8']:.1f} GB.",
-        f"- A decode step of the 1B model at one row: **{seconds(one['step_median_s'])}**, where reading weights,"
+        f"- 8 processes with one sequence each on one {own['device']}: **{count(own['tokens_per_s']['8'])} tokens/s** in"
+        f" {own['device_gigabytes']['8']:.1f} GB of device memory; 8 torch processes with a CUDA graph each"
+        f"{elsewhere}: {count(torch['tokens_per_s']['8'])} tokens/s in {torch['device_gigabytes']['8']:.1f} GB.",
+        f"- A decode step of the 1B model at one row on one {one['device']}: **{seconds(one['step_median_s'])}**, where reading weights,"
         f" keys and values once takes {seconds(one['floor_median_s'])} (the bandwidth floor).",
-        f"- A decode step of the 8B model at 8 rows: **{seconds(decode['8B', 8]['step_median_s'])}**, bandwidth floor"
-        f" {seconds(decode['8B', 8]['floor_median_s'])}.",
+        f"- A decode step of the 8B model at 8 rows on one {eight['device']}: **{seconds(eight['step_median_s'])}**, bandwidth"
+        f" floor {seconds(eight['floor_median_s'])}.",
     ])
 
 
@@ -383,13 +474,14 @@ def readme():
 
 def made():
     """{file: its text, made from results/}"""
-    return {PAGE: page(), CHART: chart(), README: readme()}
+    return {PAGE: page(), CHART: chart(), README: readme(), **growth_charts()}
 
 
 def check():
     good = True
-    print("1..3")
-    for i, (path, text) in enumerate(made().items(), 1):
+    files = made()
+    print(f"1..{len(files)}")
+    for i, (path, text) in enumerate(files.items(), 1):
         same = path.exists() and path.read_text(encoding="utf-8") == text
         good = good and same
         print("ok" if same else "not ok", i, f"- {path.name} has the figures of performance/results")

@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The charts and the page that performance/figures.py makes of growth, from results made up here. Speaks TAP."""
+import json
+import math
+import os
+import pathlib
+import sys
+import tempfile
+import traceback
+import xml.etree.ElementTree as xml
+
+sys.dont_write_bytecode = True
+SOURCE = pathlib.Path(os.environ.get("MIMEO_SOURCE", pathlib.Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(SOURCE / "performance"))
+import figures  # pylint: disable=wrong-import-position
+
+SVG = "{http://www.w3.org/2000/svg}"
+ROWS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256)
+CONTEXTS = (128, 512, 2048, 8192, 32768, 131064)
+PROCESSES = (1, 2, 4, 8, 16, 32)
+DEVICES = {"1B": "Device A", "8B": "Device <B>"}
+NO_SPACE = "there is no space for it"
+
+
+def row_of(model, **figures_of):
+    return {"model": model, "device": DEVICES[model], "date": "2000-01-01T00:00:00Z", "commit": "abc", "note": None,
+            **figures_of}
+
+
+def step(model, batch, context):
+    """The floor is half of the step; 32 rows of the longest context do not fit."""
+    seconds = (1e-3 if model == "1B" else 4e-3) * (1 + batch * context / 1e5)
+    fits = batch * context < 32 * CONTEXTS[-1]
+    return row_of(model, batch=batch, context=context, floor_median_s=seconds / 2,
+                  step_median_s=seconds if fits else None, ratio=2 if fits else None, note=None if fits else NO_SPACE)
+
+
+def shared(model, processes):
+    return row_of(model, processes=processes, tokens_per_s=900.0 * processes, floor_tokens_per_s=1000.0 * processes,
+                  device_used_bytes=4e9)
+
+
+def results_of(model):
+    return {
+        "growth_rows": [step(model, rows, 1024) for rows in ROWS],
+        "growth_contexts": [step(model, rows, context) for rows in (1, 8, 32) for context in CONTEXTS],
+        "growth_processes": [shared(model, n) for n in PROCESSES],
+        "share": [shared(model, n) for n in PROCESSES],
+        "shapes": [step(model, rows, 1024) for rows in (1, 8)],
+    }
+
+
+def write_results(folder):
+    for model in DEVICES:
+        for bench, rows in results_of(model).items():
+            (folder / f"{bench}-{model}.json").write_text(json.dumps(rows), encoding="utf-8")
+
+
+def charts():
+    return {path.name: xml.fromstring(text) for path, text in figures.growth_charts().items()}
+
+
+def points_of(line):
+    return [tuple(map(float, pair.split(","))) for pair in line.get("points").split()]
+
+
+def lines(svg):
+    """(measured, floors), without those of the legend, which have a point at either end of 24 units."""
+    all_of_them = [line for line in svg.iter(SVG + "polyline")
+                   if points_of(line)[-1][0] - points_of(line)[0][0] != 24]
+    return ([line for line in all_of_them if not line.get("stroke-dasharray")],
+            [line for line in all_of_them if line.get("stroke-dasharray")])
+
+
+def texts(svg):
+    return [text.text for text in svg.iter(SVG + "text")]
+
+
+def test_nothing_is_drawn_without_results(folder):
+    assert not charts()
+    (folder / "growth_rows-1B.json").write_text("null", encoding="utf-8")
+    assert not charts()
+
+
+def test_each_chart_has_a_measured_line_and_a_floor_of_each_model(folder):
+    write_results(folder)
+    drawn = charts()
+    assert sorted(drawn) == ["contexts.svg", "rows.svg", "share.svg"], drawn
+    for name, n_lines, n_points in (("rows.svg", 2, len(ROWS)), ("share.svg", 2, len(PROCESSES)),
+                                    ("contexts.svg", 6, len(CONTEXTS))):
+        measured, floors = lines(drawn[name])
+        assert len(measured) == len(floors) == n_lines, name
+        assert max(len(points_of(line)) for line in measured + floors) == n_points, name
+
+
+def test_lines_lie_within_the_chart_and_floors_beside_them(folder):
+    write_results(folder)
+    for name, svg in charts().items():
+        _, _, width, height = map(float, svg.get("viewBox").split())
+        measured, floors = lines(svg)
+        for line in measured + floors:
+            for x, y in points_of(line):
+                assert math.isfinite(x) and math.isfinite(y) and 0 < x < width and 0 < y < height, (name, x, y)
+            assert [x for x, _ in points_of(line)] == sorted({x for x, _ in points_of(line)}), name
+        for line, floor in zip(measured, floors):
+            for (x, y), (floor_x, floor_y) in zip(points_of(line), points_of(floor)):
+                # y grows downwards; here a floor of tokens a second is more than what was measured
+                assert x == floor_x and (floor_y < y if name == "share.svg" else floor_y > y), (name, x)
+
+
+def test_charts_name_devices_axes_and_lines(folder):
+    write_results(folder)
+    drawn = charts()
+    for name, axis, unit in (("rows.svg", "rows", "ms"), ("contexts.svg", "tokens of context of each row", "ms"),
+                             ("share.svg", "processes", "tokens/s")):
+        named = texts(drawn[name])
+        assert {"1B, Device A", "8B, Device <B>", axis, unit, "floor"} <= set(named), named
+    assert {"1 row", "8 rows", "32 rows", "128", "2k", "128k"} <= set(texts(drawn["contexts.svg"]))
+    assert {"1", "32", "256", "measured"} <= set(texts(drawn["rows.svg"]))
+
+
+def test_what_does_not_fit_is_left_out_and_named(folder):
+    write_results(folder)
+    measured, floors = lines(charts()["contexts.svg"])
+    assert sorted(len(points_of(line)) for line in measured) == [5, 5, 6, 6, 6, 6]
+    assert sorted(len(points_of(line)) for line in floors) == [5, 5, 6, 6, 6, 6]
+    page = figures.page()
+    assert f"\nNot measured ({NO_SPACE}): 1B, rows 32, context 131064; 8B, rows 32, context 131064.\n" in page, page
+    assert not any(line.startswith("1B       32   131064") for line in page.splitlines()), page
+
+
+def test_page_names_the_device_of_each_model(folder):
+    write_results(folder)
+    sections = figures.page().split("\n# ")
+    for heading in "GROWTH WITH ROWS", "GROWTH WITH CONTEXT", "GROWTH WITH PROCESSES", "OTHER SHAPES":
+        section = next(one for one in sections if one.startswith(heading))
+        expected = "1B: Device A, 2000-01-01, commit abc; 8B: Device <B>, 2000-01-01, commit abc.\n"
+        assert section.endswith(expected), section
+
+
+def test_other_devices_figures_are_named_beside_those_of_the_peers(folder):
+    rows = [shared("1B", n) for n in PROCESSES]
+    (folder / "share-1B.json").write_text(json.dumps(rows), encoding="utf-8")
+    assert "mimeod, N processes (Device A)" in figures.chart()
+    for row in rows:
+        row["device"] = figures.read_rows(figures.HERE / "peers.json")["device"]
+    (folder / "share-1B.json").write_text(json.dumps(rows), encoding="utf-8")
+    assert "mimeod, N processes<" in figures.chart()
+
+
+def main():
+    tests = [value for name, value in globals().items() if name.startswith("test_")]
+    bad = 0
+    print(f"1..{len(tests)}")
+    for number, test in enumerate(tests, 1):
+        with tempfile.TemporaryDirectory() as folder:
+            figures.RESULTS = pathlib.Path(folder)
+            try:
+                test(figures.RESULTS)
+                print(f"ok {number} - {test.__name__}")
+            except Exception:  # pylint: disable=broad-except
+                bad += 1
+                print(f"not ok {number} - {test.__name__}")
+                print("".join(f"# {line}\n" for line in traceback.format_exc().splitlines()), end="")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
