@@ -154,6 +154,8 @@ static const char *table_cell_text(
 		return table_format_bytes(buffer, value);
 	if (unit == TABLE_SECONDS)
 		return table_format_seconds(buffer, value);
+	if (unit == TABLE_PRECISE)
+		return table_format_precise(buffer, value);
 	if (cell->kind == CELL_NUMBER)
 		return table_format_number(buffer, value);
 	snprintf(buffer, TABLE_FORMAT_MAX, "%" PRIu64, cell->count);

@@ -32,6 +32,7 @@ enum table_unit {
 	TABLE_BYTES,   /* 3.5 MiB */
 	TABLE_SECONDS, /* 12.3 us, 4.56 s, 2h05m */
 	TABLE_NUMBER,  /* three significant digits or more */
+	TABLE_PRECISE, /* six significant digits */
 };
 
 struct table_column {

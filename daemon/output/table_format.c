@@ -17,6 +17,12 @@ const char *table_format_number(char ret[static TABLE_FORMAT_MAX], double value)
 	return ret;
 }
 
+const char *table_format_precise(char ret[static TABLE_FORMAT_MAX], double value)
+{
+	snprintf(ret, TABLE_FORMAT_MAX, "%#.6g", value);
+	return ret;
+}
+
 /* value with a unit; 1000 of a unit never print where 1 of the next can. */
 static void table_format_scaled(char ret[static TABLE_FORMAT_MAX], double value, const char *unit)
 {

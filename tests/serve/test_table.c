@@ -210,6 +210,20 @@ static void test_units_change_where_three_digits_end(void **state)
 	assert_string_equal(table_format_number(text, 0.5), "0.50");
 }
 
+static void test_precise_column_has_six_digits(void **state)
+{
+	static const struct table_column precise[] = {{"loss", "LOSS", TABLE_PRECISE}, {"ratio", "RATIO", TABLE_NUMBER}};
+	struct table *table;
+
+	assert_int_equal(table_new(&table, precise, ARRAY_SIZE(precise), 0), 0);
+	table_row(table);
+	table_set_number(table, "loss", 14.235);
+	table_set_number(table, "ratio", 14.235);
+	char *text = printed(table, TABLE_AS_TEXT, 0);
+	assert_non_null(strstr(text, "14.2350   14.2\n"));
+	free(text);
+}
+
 static void test_exposition_names_each_metric_once_and_escapes_labels(void **state)
 {
 	static struct metrics metrics;
@@ -269,6 +283,7 @@ int main(void)
 		cmocka_unit_test(test_unknown_key_is_an_error_when_printing),
 		cmocka_unit_test(test_text_in_a_number_column_is_an_error_when_printing),
 		cmocka_unit_test(test_units_change_where_three_digits_end),
+		cmocka_unit_test(test_precise_column_has_six_digits),
 		cmocka_unit_test(test_exposition_names_each_metric_once_and_escapes_labels),
 		cmocka_unit_test(test_exposition_that_does_not_fit_is_refused),
 		cmocka_unit_test(test_metrics_beyond_the_capacity_are_counted),
