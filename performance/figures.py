@@ -132,6 +132,8 @@ def figure_text(row):
         text += f", {row['tokens_per_s']:.4g} tokens/s"
     if row.get("first_median_s"):
         text += f", first token {seconds(row['first_median_s'])} (P99 {seconds(row['first_p99_s'])})"
+    if row.get("perplexity"):
+        text += f", perplexity {row['perplexity']:.6g}, {row['bits_per_byte']:.4g} bits a byte"
     if row.get("tokens_ratio"):
         text += f", tokens 1:{digits(row['tokens_ratio'])}"
     if row.get("against_none"):
@@ -231,6 +233,10 @@ SECTIONS = [
      "position was accepted, by prompt; both models of tinycalc were trained for the first one.",
      [("prompt", "text", plain), ("per verification", "tokens_per_verification", ratio),
       ("acceptance", "acceptance", plain)]),
+    ("perplexity", "ACCURACY", "Perplexity of a model on the shipped text, in windows of CONTEXT tokens, of which the first "
+     "does not count.",
+     [("model", "model", plain), ("context", "context", plain), ("tokens", "tokens", count),
+      ("perplexity", "perplexity", "{:.6g}".format), ("bits per byte", "bits_per_byte", "{:.4g}".format)]),
     ("modes", "GRAPH MODES", "The same decode step as one graph (full) and as graph segments with attention "
      "called between them (piecewise). Per call: added time of each attention call between segments.",
      [("rows", "batch", plain), ("full", "full_s", seconds), ("piecewise", "piecewise_s", seconds),

@@ -254,9 +254,19 @@ benches() # program
 	[ "$1" != daemon/mimeo-bench ] || [ -z "${ONLY-}" ] || echo shapes growth_rows growth_contexts growth_processes
 }
 
+# Those of the folders; none is shipped.
+with_tokenizer() # model ...
+{
+	local model
+	for model; do
+		[ ! -f "$model/tokenizer.json" ] || echo "$model"
+	done
+}
+
 # What a bench is run with: models (a folder, or a shape that it makes), then its own options.
 models_of() # bench
 {
+	[ "$1" != perplexity ] || { with_tokenizer ${MIMEO_MODELS-}; return; }
 	[ -z "${MIMEO_MODELS-}" ] || { echo "$MIMEO_MODELS"; return; }
 	case $1 in
 	decode | growth_*) echo 1B 8B ;;
@@ -369,7 +379,7 @@ else
 	SECONDS=0
 fi
 export MIMEO_BUILD=$build
-export LD_LIBRARY_PATH=$build/lib:$build/sdk${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export LD_LIBRARY_PATH=$build/lib:$build/sdk:$build/sdk/text${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 jobs=${JOBS:-$(($(nproc) / 4 > 0 ? $(nproc) / 4 : 1))}
 trap finish EXIT
 trap 'echo "cut short" >&4; exit 1' TERM INT HUP

@@ -42,7 +42,7 @@ struct bench_options {
 	const char *token_us;   /* for the daemon to start */
 	const char *attention;  /* backend, for the daemon to start or in process */
 	const char *draft;      /* directory of the draft model */
-	const char *text;       /* replaces the fixed prompt: one token per byte */
+	const char *text;       /* replaces the fixed prompt: one token per byte; or names a file */
 	const char *plot;       /* file for an SVG chart */
 	bool deterministic; /* model, to serve or in process */
 	bool json;
@@ -66,6 +66,7 @@ enum bench_flag {
 	BENCH_DRAFT = 4,       /* needs a draft model */
 	BENCH_RANGES = 8,      /* --prompt and --tokens may be ranges */
 	BENCH_LANE = 16,       /* --batches are rows of one step */
+	BENCH_WINDOWS = 32,    /* --contexts are windows: two tokens at least */
 };
 
 /* Options of a bench that measures a private daemon or, with --socket, a running one. */

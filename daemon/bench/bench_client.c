@@ -96,6 +96,40 @@ int client_generate(struct mimeo *m, const struct client_prompt *prompt)
 	return rc < 0 ? client_fail("generate", rc) : 0;
 }
 
+/* The sequence is closed behind the step. */
+static int client_prepare_score(
+	struct mimeo *m, uint32_t model, struct mimeo_step_row *row, struct mimeo_request *request)
+{
+	struct mimeo_step step = MIMEO_STEP_INIT;
+	int rc = mimeo_sequence_open(m, model, &row->sequence);
+
+	if (rc < 0)
+		return client_fail("a sequence", rc);
+	step.model = model;
+	step.rows = row;
+	step.n_rows = 1;
+	step.outputs = MIMEO_STEP_LOGPROBS;
+	rc = mimeo_request_prep_step(request, &step);
+	if (rc < 0)
+		return client_fail(mimeo_request_message(request), rc);
+	rc = mimeo_sequence_close(m, row->sequence);
+	return rc < 0 ? client_fail("a sequence", rc) : 0;
+}
+
+int client_score(struct mimeo *m, uint32_t model, const int32_t *tokens, uint32_t n)
+{
+	struct mimeo_step_row row = {.tokens = tokens, .n_tokens = n};
+	struct mimeo_request *request = mimeo_request_get(m);
+
+	if (!request)
+		return client_fail("step", MIMEO_E_FULL);
+	int rc = client_prepare_score(m, model, &row, request);
+	if (rc < 0)
+		return rc;
+	rc = mimeo_submit(m);
+	return rc < 0 ? client_fail("step", rc) : 0;
+}
+
 int client_event(const struct mimeo_event *event)
 {
 	char message[256];

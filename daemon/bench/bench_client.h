@@ -33,6 +33,8 @@ struct client_prompt {
 /* Submit a generate request for exactly n_tokens tokens, or as many as the model can hold. 0 or a
  * status. */
 int client_generate(struct mimeo *m, const struct client_prompt *prompt);
+/* Submit a step of n tokens on a new sequence, for their log-probabilities. 0 or a status. */
+int client_score(struct mimeo *m, uint32_t model, const int32_t *tokens, uint32_t n);
 /* The status of an event, reported if it is an error. */
 int client_event(const struct mimeo_event *event);
 /* Wait for the next event: 0, or a status if none comes or it carries an error. */

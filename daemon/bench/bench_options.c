@@ -54,11 +54,12 @@ static const struct option_row {
 	{{"seed", "N", "of lengths and prompts"}, NUMBER, TO(seed), 1, UINT32_MAX},
 	{{"draft", "DIR", "draft model (default: tinycalc's, or one made for --shape)"}, WORD, TO(draft)},
 	{{"draft-tokens", "N", "draft tokens per row and step"}, NUMBER, TO(draft_tokens), 1, SPECULATE_MAX, "tokens"},
-	{{"text", "TEXT", "prompt instead of --prompt, for a vocabulary of bytes"}, WORD, TO(text)},
+	{{"text", "TEXT", "prompt instead of --prompt, for a vocabulary of bytes; perplexity: the file with the text"},
+		WORD, TO(text)},
 	{{"count", "N", "repetitions: round trips of a round, attaches, kills, steps, calls"}, NUMBER, TO(count), 1,
 		10000000},
 	{{"batches", "LIST", "numbers of rows"}, LIST, TO(batches), 1, 1u << 16, "rows"},
-	{{"contexts", "LIST", "tokens that a row attends to"}, LIST, TO(contexts), 1, 1u << 20, "tokens"},
+	{{"contexts", "LIST", "tokens that a row attends to; perplexity: tokens of a window"}, LIST, TO(contexts), 1, 1u << 20, "tokens"},
 	{{"prompts", "LIST", "lengths of whole prompts, one row each"}, LIST, TO(prompts), 1, 1u << 17, "tokens"},
 	{{"query", "N", "tokens of a row that attend"}, NUMBER, TO(query), 1, 1u << 17, "tokens"},
 	{{"sides", "LIST", "whose products, on CUDA: 0 the fastest, 1 cuBLASLt's, 2 ours, 3 and more one of ours"},
@@ -317,6 +318,10 @@ static int bench_options_check(
 		if (o->batches.at[i] > REPLAY_ROWS_MAX)
 			return bench_options_misuse("--batches %u: a step has %u rows at most",
 				o->batches.at[i], REPLAY_ROWS_MAX);
+	}
+	for (uint32_t i = 0; i < o->contexts.n && (bench->flags & BENCH_WINDOWS); i++) {
+		if (o->contexts.at[i] < 2)
+			return bench_options_misuse("--contexts %u: a window has 2 tokens or more", o->contexts.at[i]);
 	}
 	return 0;
 }

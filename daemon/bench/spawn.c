@@ -29,6 +29,8 @@ static const struct {
 		{"^../examples", "^../../examples", "^../libexec/mimeo", "^."}},
 	[SPAWN_MODEL] = {"model", {"^../../examples/models", "^../../../examples/models",
 		"^../share/mimeo/models", "examples/models"}},
+	[SPAWN_TEXT] = {"text", {"^../../examples/texts", "^../../../examples/texts", "^../share/mimeo/texts",
+		"examples/texts"}},
 };
 
 const char *spawn_find(enum spawn_kind kind, const char *name, char path[SPAWN_PATH_MAX])

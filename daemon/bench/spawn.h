@@ -65,7 +65,7 @@ double answer_number(const struct answer *answer, size_t row, const char *key);
 
 #define SPAWN_PATH_MAX 600
 
-enum spawn_kind { SPAWN_MIMEOD, SPAWN_MAKE_CHECKPOINT, SPAWN_MODEL };
+enum spawn_kind { SPAWN_MIMEOD, SPAWN_MAKE_CHECKPOINT, SPAWN_MODEL, SPAWN_TEXT };
 /* The path of a file of that kind and name, searched from the directory of this program; NULL with a sentence
  * on standard error that lists the places. */
 const char *spawn_find(enum spawn_kind kind, const char *name, char path[SPAWN_PATH_MAX]);

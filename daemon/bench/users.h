@@ -11,6 +11,7 @@ int bench_share(const struct bench_options *options, struct results *results);
 int bench_load(const struct bench_options *options, struct results *results);
 int bench_fair(const struct bench_options *options, struct results *results);
 int bench_speculation(const struct bench_options *options, struct results *results);
+int bench_perplexity(const struct bench_options *options, struct results *results);
 int bench_decode(const struct bench_options *options, struct results *results);
 
 #endif

@@ -138,7 +138,7 @@ static void test_missing_model_is_status_1_with_each_place_named(void **state)
 	char output[OUTPUT_MAX];
 
 	shell(output, "d=$(mktemp -d); mkdir -p $d/a/b/c; cp \"$MIMEO_BUILD\"/daemon/mimeo-bench $d/a/b/c; "
-		"cd $d; export LD_LIBRARY_PATH=\"$MIMEO_BUILD\"/sdk:$LD_LIBRARY_PATH; "
+		"cd $d; export LD_LIBRARY_PATH=\"$MIMEO_BUILD\"/sdk:\"$MIMEO_BUILD\"/sdk/text:$LD_LIBRARY_PATH; "
 		"a/b/c/mimeo-bench --mimeod /bin/true attach 2>&1; echo \"status $?\"; cd /; rm -r $d");
 	assert_non_null(strstr(output, "a/b/c/../share/mimeo/models/tinycalc"));
 	assert_non_null(strstr(output, "a/b/c/../../examples/models/tinycalc"));
