@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <string.h>
 
 #include "daemon/model/error.h"
 #include "kernels/convert.h"
@@ -39,13 +40,11 @@ static int quantised_check_fp8(const struct quantised_source *source, const uint
 }
 
 static void quantised_unpack_fp8(const struct quantised_source *source, const void *data,
-	uint32_t first, uint32_t n, float *ret)
+	const struct quantised_tile *tile, uint8_t *ret)
 {
-	size_t count = (size_t)n * source->cols;
-
-	check_range(data, count);
-	check_range(ret, count * sizeof(*ret));
-	e4m3_to_f32_n(ret, data, count);
+	for (uint32_t r = 0; r < tile->n_rows; r++)
+		memcpy(ret + r * QUANTISED_TILE_COLS,
+			(const uint8_t *)data + (size_t)r * source->cols + tile->col, tile->n_cols);
 }
 
 /* ---- 4 bits: eight elements a word, the first of them in the lowest bits ---- */
@@ -55,27 +54,27 @@ static uint32_t quantised_nibble(uint32_t word, uint32_t i)
 	return word >> 4 * i & 15;
 }
 
-/* n elements of consecutive words, the first one being the first word's. */
-static void quantised_spread(float *ret, const uint32_t *words, size_t stride, uint32_t n)
+/* The eight as bytes. */
+static void quantised_spread(uint8_t *ret, uint32_t word)
 {
-	uint32_t i = 0;
+	uint64_t bytes = word;
 
-	for (; i + 8 <= n; i += 8, words += stride)
-		for (uint32_t j = 0; j < 8; j++)
-			ret[i + j] = (float)quantised_nibble(*words, j);
-	for (; i < n; i++)
-		ret[i] = (float)quantised_nibble(*words, i % 8);
+	bytes = (bytes | bytes << 16) & 0x0000ffff0000ffffu;
+	bytes = (bytes | bytes << 8) & 0x00ff00ff00ff00ffu;
+	bytes = (bytes | bytes << 4) & 0x0f0f0f0f0f0f0f0fu;
+	memcpy(ret, &bytes, sizeof(bytes));
 }
 
 /* Words [rows, cols / 8]. */
 static void quantised_unpack_rows(const struct quantised_source *source, const void *data,
-	uint32_t first, uint32_t n, float *ret)
+	const struct quantised_tile *tile, uint8_t *ret)
 {
-	size_t step = quantised_divide_up(source->cols, 8);
+	const size_t step = quantised_divide_up(source->cols, 8);
+	const uint32_t *words = (const uint32_t *)data + tile->col / 8;
 
-	for (uint32_t r = 0; r < n; r++)
-		quantised_spread(ret + (size_t)r * source->cols, (const uint32_t *)data + r * step,
-			1, source->cols);
+	for (uint32_t r = 0; r < tile->n_rows; r++, words += step)
+		for (uint32_t k = 0; k < tile->n_cols; k += 8)
+			quantised_spread(ret + r * QUANTISED_TILE_COLS + k, words[k / 8]);
 }
 
 /* Zeros [rows / 8, groups]. */
@@ -87,11 +86,13 @@ static uint32_t quantised_zero_down(const struct quantised_source *source, const
 
 /* Words [cols / 8, rows]. */
 static void quantised_unpack_gptq(const struct quantised_source *source, const void *data,
-	uint32_t first, uint32_t n, float *ret)
+	const struct quantised_tile *tile, uint8_t *ret)
 {
-	for (uint32_t r = 0; r < n; r++)
-		quantised_spread(ret + (size_t)r * source->cols,
-			(const uint32_t *)data + first + r, source->rows, source->cols);
+	const uint32_t *words = (const uint32_t *)data + (size_t)(tile->col / 8) * source->rows + tile->first;
+
+	for (uint32_t k = 0; k < tile->n_cols; k += 8, words += source->rows)
+		for (uint32_t r = 0; r < tile->n_rows; r++)
+			quantised_spread(ret + r * QUANTISED_TILE_COLS + k, words[r]);
 }
 
 /* Zeros [groups, rows / 8]. */
@@ -105,21 +106,17 @@ static uint32_t quantised_zero_gptq(const struct quantised_source *source, const
 /* The places of a word's elements in AWQ's order: nibble i is element 0, 2, 4, 6, 1, 3, 5, 7. */
 static const uint8_t awq_nibbles[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 
-/* Words [cols, rows / 8]. The rows of a word together, so that it is read once. */
+/* Words [cols, rows / 8]. */
 static void quantised_unpack_awq(const struct quantised_source *source, const void *data,
-	uint32_t first, uint32_t n, float *ret)
+	const struct quantised_tile *tile, uint8_t *ret)
 {
-	uint32_t step = quantised_divide_up(source->rows, 8), end;
+	const size_t step = quantised_divide_up(source->rows, 8);
+	const uint32_t *words = (const uint32_t *)data + tile->col * step;
 
-	for (uint32_t row = first; row < first + n; row = end) {
-		const uint32_t *words = (const uint32_t *)data + row / 8;
-
-		end = (row / 8 + 1) * 8 < first + n ? (row / 8 + 1) * 8 : first + n;
-		for (uint32_t k = 0; k < source->cols; k++, words += step)
-			for (uint32_t r = row; r < end; r++)
-				ret[(size_t)(r - first) * source->cols + k] =
-					(float)quantised_nibble(*words, awq_nibbles[r % 8]);
-	}
+	for (uint32_t k = 0; k < tile->n_cols; k++, words += step)
+		for (uint32_t r = 0; r < tile->n_rows; r++)
+			ret[r * QUANTISED_TILE_COLS + k] = (uint8_t)quantised_nibble(
+				words[(tile->first + r) / 8], awq_nibbles[(tile->first + r) % 8]);
 }
 
 /* Zeros [groups, rows / 8], in the same order. */
@@ -151,6 +148,7 @@ static const struct quantised_format formats[] = {
 		.pack_rows = 1,
 		.pack_cols = 8,
 		.zero = 8,
+		.is_nibbles = true,
 		.unpack = quantised_unpack_rows,
 		.zero_at = quantised_zero_down,
 	},
@@ -163,6 +161,7 @@ static const struct quantised_format formats[] = {
 		.pack_rows = 1,
 		.pack_cols = 8,
 		.is_transposed = true,
+		.is_nibbles = true,
 		.unpack = quantised_unpack_gptq,
 		.zero_at = quantised_zero_gptq,
 	},
@@ -174,6 +173,7 @@ static const struct quantised_format formats[] = {
 		.pack_rows = 8,
 		.pack_cols = 1,
 		.is_transposed = true,
+		.is_nibbles = true,
 		.unpack = quantised_unpack_awq,
 		.zero_at = quantised_zero_awq,
 	},

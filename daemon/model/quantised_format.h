@@ -6,6 +6,15 @@
 
 #include "daemon/model/quantised.h"
 
+/* Rows and columns whose codes are unpacked together. Transposed data has the words of a row far apart, and those of 16
+ * rows in one line of the cache. */
+#define QUANTISED_TILE_ROWS 16u
+#define QUANTISED_TILE_COLS 128u
+struct quantised_tile {
+	uint32_t first, n_rows; /* rows of the source, at most QUANTISED_TILE_ROWS */
+	uint32_t col, n_cols;   /* col: a multiple of QUANTISED_TILE_COLS; n_cols: at most so many */
+};
+
 struct quantised_format {
 	const char *data, *dtype; /* the data's name behind "MODULE.", and its dtype */
 	const char *factors[2];   /* names of the factors; [1]: NULL, or another that is in use */
@@ -13,19 +22,25 @@ struct quantised_format {
 	/* Elements of a stored element along rows and columns. */
 	uint32_t pack_rows, pack_cols;
 	bool is_transposed; /* data, factors and zeros have the columns first */
+	bool is_nibbles;    /* a code is q, 0 to 15; else q as e4m3 */
 	float zero;         /* where no zeros are stored */
 	/* Are all of these rows numbers? NULL: they always are. */
 	int (*check)(const struct quantised_source *source, const uint8_t *data, uint32_t first,
 		uint32_t n, struct model_error *error);
-	/* q of rows [first, first + n), a row of the source after another. */
-	void (*unpack)(const struct quantised_source *source, const void *data, uint32_t first,
-		uint32_t n, float *ret);
+	/* The codes of a tile, ret[n_rows, QUANTISED_TILE_COLS], of which the first n_cols count. `data`: row
+	 * `first` of it, or all of it if it is transposed. */
+	void (*unpack)(const struct quantised_source *source, const void *data,
+		const struct quantised_tile *tile, uint8_t *ret);
 	/* Zero n of group g in the words of the stored tensor; NULL: no zeros. */
 	uint32_t (*zero_at)(const struct quantised_source *source, const uint32_t *words,
 		uint32_t n, uint32_t g);
 };
 
 const struct quantised_format *quantised_format_of(enum quantisation_method method);
+
+/* The groups of columns that the file has stored; NULL: each column is in the group of its place. From malloc. */
+int quantised_read_groups(const struct quantised_source *source, const struct safetensors *checkpoint,
+	uint32_t **ret, struct model_error *error);
 
 static inline uint32_t quantised_divide_up(uint32_t a, uint32_t b)
 {

@@ -119,9 +119,8 @@ static int quantised_read_zeros(const struct quantised_source *source,
 	return 0;
 }
 
-/* NULL: each column is in the group of its place. */
-static int quantised_read_groups(const struct quantised_source *source,
-	const struct safetensors *checkpoint, uint32_t **ret, struct model_error *error)
+int quantised_read_groups(const struct quantised_source *source, const struct safetensors *checkpoint,
+	uint32_t **ret, struct model_error *error)
 {
 	const struct safetensors_tensor *tensor = source->sides[QUANTISED_GROUPS];
 	uint32_t n_groups = quantised_n_groups(source);
@@ -186,6 +185,55 @@ uint64_t quantised_side_bytes(const struct quantised_source *source)
 
 /* ---- data ---- */
 
+UNCHECKED_LOOP void quantised_u8_to_f32_n(float *restrict dst, const uint8_t *restrict src, size_t n)
+{
+	size_t i = 0;
+
+	for (; i + CONVERT_BLOCK <= n; i += CONVERT_BLOCK)
+		for (size_t j = 0; j < CONVERT_BLOCK; j++)
+			dst[i + j] = (float)src[i + j];
+	for (; i < n; i++)
+		dst[i] = (float)src[i];
+}
+
+/* q of a tile, into the rows of a matrix. */
+static void quantised_unpack_tile(const struct quantised_source *source, const uint8_t *data,
+	const struct quantised_tile *tile, float *ret)
+{
+	uint8_t codes[QUANTISED_TILE_ROWS * QUANTISED_TILE_COLS];
+
+	source->format->unpack(source, data, tile, codes);
+	check_range(ret, ((size_t)(tile->n_rows - 1) * source->cols + tile->n_cols) * sizeof(*ret));
+	for (uint32_t r = 0; r < tile->n_rows; r++) {
+		const uint8_t *row = codes + r * QUANTISED_TILE_COLS;
+
+		if (source->format->is_nibbles)
+			quantised_u8_to_f32_n(ret + (size_t)r * source->cols, row, tile->n_cols);
+		else
+			e4m3_to_f32_n(ret + (size_t)r * source->cols, row, tile->n_cols);
+	}
+}
+
+/* q of rows [first, first + n). */
+static void quantised_unpack(const struct quantised_source *source, const uint8_t *data, uint32_t first,
+	uint32_t n, float *ret)
+{
+	const size_t step = quantised_is_transposed(source) ? 0 : quantised_row_bytes(source);
+	struct quantised_tile tile;
+
+	for (uint32_t at = 0; at < n; at += tile.n_rows) {
+		tile.first = first + at;
+		tile.n_rows = n - at < QUANTISED_TILE_ROWS ? n - at : QUANTISED_TILE_ROWS;
+		for (tile.col = 0; tile.col < source->cols; tile.col += tile.n_cols) {
+			const uint32_t left = source->cols - tile.col;
+
+			tile.n_cols = left < QUANTISED_TILE_COLS ? left : QUANTISED_TILE_COLS;
+			quantised_unpack_tile(
+				source, data + at * step, &tile, ret + (size_t)at * source->cols + tile.col);
+		}
+	}
+}
+
 UNCHECKED_LOOP void quantised_scale_n(float *q, size_t n, float zero, float factor)
 {
 	size_t i = 0;
@@ -227,7 +275,7 @@ int quantised_widen(const struct quantised_source *source, const struct quantise
 		rc = source->format->check(source, data, first, n, error);
 	if (rc)
 		return rc;
-	source->format->unpack(source, data, first, n, ret);
+	quantised_unpack(source, data, first, n, ret);
 	for (uint32_t r = 0; r < n; r++)
 		quantised_scale_row(source, sides, first + r, ret + (size_t)r * source->cols);
 	return 0;
