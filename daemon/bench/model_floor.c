@@ -6,10 +6,18 @@
 #include "daemon/bench/child.h"
 #include "daemon/bench/probe.h"
 #include "daemon/model/draft.h"
+#include "kernels/packed.h"
 
 static uint64_t model_floor_weight(const struct weight *weight)
 {
-	return weight->data ? (uint64_t)weight->rows * weight->cols * dtype_bytes(weight->dtype) : 0;
+	const bool grouped = !weight->factors;
+
+	if (!weight->data)
+		return 0;
+	if (packed_is(weight->dtype))
+		return packed_bytes(weight->rows, weight->cols, weight->dtype, grouped) +
+		       (grouped ? 0 : weight->rows * sizeof(*weight->factors));
+	return (uint64_t)weight->rows * weight->cols * dtype_bytes(weight->dtype);
 }
 
 uint64_t model_floor_weights(const struct model *model)

@@ -9,8 +9,11 @@
 #include "daemon/model/error.h"
 #include "ipc/cleanup.h"
 #include "kernels/convert.h"
+#include "kernels/packed.h"
 
 #define TILE 16384u /* elements: as float32 they fit the second-level cache */
+/* Those of two units: as many words of transposed data as one line of the cache has. */
+#define PACKED_TILE_ROWS (2 * PACKED_ROWS)
 
 /* What the threads share. */
 struct conversion_task {
@@ -24,6 +27,8 @@ static size_t conversion_tile(const struct plan_placement *p)
 	const struct block_format *format = p->tensor->format;
 	size_t unit = p->source.format ? p->source.cols : format ? format->elements : 1;
 
+	if (packed_is(p->dtype))
+		unit *= PACKED_TILE_ROWS;
 	return unit < TILE ? TILE / unit * unit : unit;
 }
 
@@ -50,12 +55,27 @@ static int conversion_widen(
 	return 0;
 }
 
+/* Likewise, whole rows to units. */
+static int conversion_pack(const struct conversion *c, size_t at, size_t n, struct model_error *error)
+{
+	const struct quantised_source *source = &c->placement->source;
+	const struct quantised_packing packing = plan_packing(c->placement);
+	const size_t row = at / source->cols;
+	const size_t step = quantised_is_transposed(source) ? 0 : quantised_row_bytes(source);
+
+	return quantised_pack(source, c->sides, &packing, c->data + row * step,
+		(uint32_t)(c->first / source->cols + row), (uint32_t)(n / source->cols),
+		(uint8_t *)c->ret + row * plan_row_bytes(c->placement), error);
+}
+
 static int conversion_do_tile(const struct conversion *c, uint32_t i, struct model_error *error)
 {
 	const size_t tile = conversion_tile(c->placement), at = i * tile, n = c->n - at < tile ? c->n - at : tile;
 	CLEANUP(cleanup_free) float *widened = NULL;
 	int rc;
 
+	if (packed_is(c->placement->dtype))
+		return conversion_pack(c, at, n, error);
 	if (c->placement->dtype == DTYPE_F32)
 		return conversion_widen(c, at, n, (float *)c->ret + at, error);
 	assert(c->placement->dtype == DTYPE_BF16);

@@ -2,8 +2,8 @@
 #ifndef MIMEO_DAEMON_MODEL_CONVERSION_H
 #define MIMEO_DAEMON_MODEL_CONVERSION_H
 
-/* Elements of a tensor, from the file's format to the model's dtype, in tiles that threads share. A tile is whole rows
- * of a quantised matrix, or whole blocks. */
+/* Elements of a tensor, from the file's format to the model's dtype or to packed units, in tiles that threads share. A
+ * tile is whole rows of a quantised matrix, or whole blocks. */
 
 #include "daemon/model/plan.h"
 #include "daemon/model/workers.h"
@@ -14,7 +14,7 @@ struct conversion {
 	const char *path;                    /* of the file, for errors */
 	const uint8_t *data; /* elements [first, first + n); of a matrix whose data is transposed, all of it */
 	size_t first, n;
-	void *ret; /* [n] of the placement's dtype, float32 or bf16 */
+	void *ret; /* [n] of the placement's dtype, float32 or bf16; or the units of those rows */
 };
 
 /* 0, or -errno with a sentence: a weight or a scale is not a number, or no memory. */

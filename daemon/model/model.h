@@ -49,6 +49,7 @@ struct model {
 	 * before the first pass; on the cpu device it is so in any case. */
 	bool deterministic;
 	enum dtype activation_dtype; /* the device's */
+	bool packs;                  /* the device's: linear weights may be packed (kernels/packed.h) */
 	struct weight embedding, final_norm, head; /* head may be the embedding */
 	float *cos_sin;          /* device */
 	struct model_layer *layers;
@@ -56,9 +57,10 @@ struct model {
 	struct weight fc, fc_bias; /* [hidden, 2 hidden], EAGLE-3 [hidden, 3 hidden] */
 	int32_t *d2t;              /* [draft.vocab_size] device; NULL: its ids are the target's */
 	void *memory;            /* one device block for all of them */
-	/* "fp8 in blocks of 128 x 128, widened to f32 at load"; "": its files are not quantised. Of a GGUF file
-	 * the types of its tensors: "Q4_K, Q6_K, widened to bf16 at load" */
-	char quantised[QUANTISATION_TEXT_MAX + 32];
+	/* "fp8 in blocks of 128 x 128, widened to f32 at load", or ", kept packed", or ", 7 of 8 matrices kept
+	 * packed, others widened to bf16 at load"; "": its files are not quantised. Of a GGUF file the types of
+	 * its tensors: "Q4_K, Q6_K, widened to bf16 at load" */
+	char quantised[QUANTISATION_TEXT_MAX + 96];
 	uint64_t bytes;          /* of that block */
 	uint64_t weights_bytes;  /* likewise, without the rope table */
 	double load_seconds;
@@ -70,10 +72,11 @@ struct model {
 
 /* Below, `directory` may be a GGUF file. */
 
-/* Bytes of device memory that the weights and the rope table will take on a device of that activation
- * dtype, from config and headers of files alone; checks every tensor. */
+/* Bytes of device memory that the weights and the rope table will take on a device of that kind (its
+ * activation_dtype and packs), from config and headers of files, and the groups of columns that a quantised
+ * checkpoint stores; checks every tensor. */
 int model_measure(const char *directory, const struct model_config *config, uint32_t max_positions,
-	enum dtype activation_dtype, uint64_t *ret_bytes, struct model_error *error);
+	const struct device_info *info, uint64_t *ret_bytes, struct model_error *error);
 /* Read the weights (reader.h), fuse q, k, v and gate, up, and upload them. progress, unless NULL, is
  * called now and then with the bytes done and in all. Makes a deep copy of config. The device is not
  * locked yet. 0, or -errno with a sentence. */

@@ -13,6 +13,7 @@
 #include "daemon/model/upload.h"
 #include "ipc/cleanup.h"
 #include "ipc/clock.h"
+#include "kernels/packed.h"
 
 /* ---- host side ---- */
 
@@ -49,14 +50,15 @@ static struct model *model_load_new(const struct model_config *config, uint32_t 
 
 /* A model planned over nothing: sizes are known, no memory is taken. */
 static int model_load_count(const char *directory, const struct model_config *config,
-	uint32_t max_positions, enum dtype activation_dtype, const struct safetensors *checkpoint,
+	uint32_t max_positions, const struct device_info *info, const struct safetensors *checkpoint,
 	struct model **ret, int32_t **ret_d2t, struct model_error *error)
 {
 	CLEANUP(cleanup_model) struct model *model = model_load_new(config, max_positions);
 	struct plan plan = {
 		.directory = directory,
 		.checkpoint = checkpoint,
-		.activation_dtype = activation_dtype,
+		.activation_dtype = info->activation_dtype,
+		.packs = info->packs,
 		.quantisation = config->quantisation,
 		.error = error,
 	};
@@ -70,14 +72,15 @@ static int model_load_count(const char *directory, const struct model_config *co
 	rc = d2t_read(checkpoint, directory, config, ret_d2t, error);
 	if (rc)
 		return rc;
-	model->activation_dtype = activation_dtype;
+	model->activation_dtype = info->activation_dtype;
+	model->packs = info->packs;
 	model->bytes = plan.arena.used;
 	*ret = STEAL(model);
 	return 0;
 }
 
 int model_measure(const char *directory, const struct model_config *config, uint32_t max_positions,
-	enum dtype activation_dtype, uint64_t *ret_bytes, struct model_error *error)
+	const struct device_info *info, uint64_t *ret_bytes, struct model_error *error)
 {
 	CLEANUP(safetensors_deinit) struct safetensors checkpoint = {0};
 	CLEANUP(cleanup_model) struct model *model = NULL;
@@ -85,8 +88,7 @@ int model_measure(const char *directory, const struct model_config *config, uint
 
 	if (rc)
 		return rc;
-	rc = model_load_count(directory, config, max_positions, activation_dtype, &checkpoint,
-		&model, NULL, error);
+	rc = model_load_count(directory, config, max_positions, info, &checkpoint, &model, NULL, error);
 	if (rc)
 		return rc;
 	*ret_bytes = model->bytes;
@@ -159,15 +161,25 @@ static void model_load_describe_blocks(const struct plan *plan, char ret[QUANTIS
 
 static void model_load_describe(const struct plan *plan, struct model *model)
 {
+	const char *wide = model->activation_dtype == DTYPE_F32 ? "f32" : "bf16";
 	char text[QUANTISATION_TEXT_MAX];
+	uint32_t n = 0, n_packed = 0;
 
 	if (plan->quantisation)
 		quantisation_describe(plan->quantisation, text);
 	else
 		model_load_describe_blocks(plan, text);
-	if (*text)
-		snprintf(model->quantised, sizeof(model->quantised), "%s, widened to %s at load", text,
-			model->activation_dtype == DTYPE_F32 ? "f32" : "bf16");
+	for (uint32_t i = 0; i < plan->n_placements; i++) {
+		n += plan->placements[i].source.format != NULL;
+		n_packed += packed_is(plan->placements[i].dtype);
+	}
+	if (*text && !n_packed)
+		snprintf(model->quantised, sizeof(model->quantised), "%s, widened to %s at load", text, wide);
+	else if (*text && n_packed == n)
+		snprintf(model->quantised, sizeof(model->quantised), "%s, kept packed", text);
+	else if (*text)
+		snprintf(model->quantised, sizeof(model->quantised),
+			"%s, %u of %u matrices kept packed, others widened to %s at load", text, n_packed, n, wide);
 }
 
 static int model_load_place(struct model *model, const struct safetensors *checkpoint,
@@ -177,6 +189,7 @@ static int model_load_place(struct model *model, const struct safetensors *check
 		.directory = upload->directory,
 		.checkpoint = checkpoint,
 		.activation_dtype = model->activation_dtype,
+		.packs = model->packs,
 		.quantisation = quantisation,
 		.arena = {.base = model->memory, .size = model->bytes},
 		.error = upload->error,
@@ -293,8 +306,7 @@ int model_load(struct device *device, const char *directory, const struct model_
 	rc = checkpoint_open(directory, &checkpoint, error);
 	if (rc)
 		return rc;
-	rc = model_load_count(directory, config, max_positions, info.activation_dtype, &checkpoint,
-		&model, &d2t, error);
+	rc = model_load_count(directory, config, max_positions, &info, &checkpoint, &model, &d2t, error);
 	if (rc)
 		return rc;
 	model->device = device;

@@ -5,6 +5,7 @@
 
 #include "daemon/model/error.h"
 #include "daemon/model/plan_tensor.h"
+#include "kernels/packed.h"
 
 #define NO_LAYER UINT32_MAX
 /* norms 4, q, k, v, o, gate, up, down and a bias of each; or norms 4, q_a, q, kv_a, kv_b, o, gate, up,
@@ -12,6 +13,7 @@
 #define PLACEMENTS_PER_LAYER 20
 #define PLACEMENTS_PER_EXPERT 3
 #define PLACEMENTS_BESIDE 5 /* embedding, head, norm; a draft model's fc and its bias */
+#define UNIT_ALIGN 16 /* a warp's lanes load so many bytes of a unit at once, each */
 
 /* A tensor's rows in a weight; for vectors, its length. */
 struct plan_part {
@@ -34,7 +36,8 @@ struct plan_recipe {
 	uint32_t n_parts, n_experts;
 	uint32_t cols; /* 0: a vector */
 	enum plan_kind kind;
-	bool as_f32; /* whatever the device's activations are */
+	bool as_f32;   /* whatever the device's activations are */
+	bool may_pack; /* only gemm and gated_gemm take it */
 };
 
 static bool plan_find_part(struct plan *plan, const struct plan_recipe *recipe, uint32_t i,
@@ -58,62 +61,128 @@ static bool plan_find_part(struct plan *plan, const struct plan_recipe *recipe, 
 		plan, &(struct plan_want){name, part->rows, recipe->cols, recipe->kind}, ret);
 }
 
-/* The dtype of the weight that the parts make, and its rows. */
-static enum dtype plan_choose_dtype(
-	struct plan *plan, const struct plan_recipe *recipe, uint32_t n, uint32_t *ret_rows)
-{
-	enum dtype dtype = DTYPE_F32, own;
-	struct plan_placement part;
+/* Of the weight that the parts make. */
+struct plan_form {
+	enum dtype dtype;
+	bool is_packed, grouped; /* grouped: if packed */
+	uint32_t rows;
+};
 
-	*ret_rows = 0;
-	for (uint32_t i = 0; i < n; i++) {
-		if (!plan_find_part(plan, recipe, i, &part))
-			return dtype;
-		own = part.source.format ? DTYPE_F32 : part.tensor->dtype;
-		dtype = i && own != dtype ? DTYPE_F32 : own;
-		*ret_rows += recipe->parts[i % recipe->n_parts].rows;
-	}
-	if (recipe->as_f32)
-		return DTYPE_F32;
-	return plan->activation_dtype == DTYPE_F32 ? dtype : plan->activation_dtype;
+/* Can the weight, whose earlier parts have the form, be packed with this one in it? */
+static bool plan_packs_part(struct plan *plan, const struct quantised_source *source, bool is_first,
+	struct quantised_packing *form)
+{
+	struct quantised_packing own = {0};
+	int rc = source->format ? quantised_packing_of(source, plan->checkpoint, &own, plan->error)
+				: QUANTISED_WIDENS;
+
+	if (rc < 0)
+		plan->rc = rc;
+	if (rc || (!is_first && (own.dtype != form->dtype || own.grouped != form->grouped)))
+		return false;
+	*form = own;
+	return true;
 }
 
-static struct weight plan_recipe(struct plan *plan, const struct plan_recipe *recipe)
+/* False: the plan has failed. */
+static bool plan_choose_form(
+	struct plan *plan, const struct plan_recipe *recipe, uint32_t n, struct plan_form *ret)
 {
-	uint32_t n = recipe->n_parts * (recipe->n_experts ? recipe->n_experts : 1), rows;
-	size_t cols = recipe->cols ? recipe->cols : 1;
-	enum dtype dtype;
-	uint8_t *target;
+	struct plan_form form = {.dtype = DTYPE_F32, .is_packed = plan->packs && recipe->may_pack};
+	struct quantised_packing packing = {0};
+	struct plan_placement part;
 
-	if (plan->rc)
-		return (struct weight){0};
-	dtype = plan_choose_dtype(plan, recipe, n, &rows);
-	if (plan->rc)
-		return (struct weight){0};
-	target = arena_take(&plan->arena, rows * cols, dtype_bytes(dtype));
-	const struct weight weight = {.data = target,
-		.dtype = dtype,
-		.rows = recipe->cols ? rows : 1,
-		.cols = recipe->cols ? recipe->cols : rows};
-	for (uint32_t i = 0; target && plan->placements && i < n; i++) {
+	for (uint32_t i = 0; i < n; i++) {
+		if (!plan_find_part(plan, recipe, i, &part))
+			return false;
+		const enum dtype own = part.source.format ? DTYPE_F32 : part.tensor->dtype;
+
+		form.dtype = i && own != form.dtype ? DTYPE_F32 : own;
+		form.rows += recipe->parts[i % recipe->n_parts].rows;
+		form.is_packed = form.is_packed && plan_packs_part(plan, &part.source, !i, &packing);
+	}
+	if (form.is_packed) {
+		form.dtype = packing.dtype;
+		form.grouped = packing.grouped;
+	} else if (recipe->as_f32) {
+		form.dtype = DTYPE_F32;
+	} else if (plan->activation_dtype != DTYPE_F32) {
+		form.dtype = plan->activation_dtype;
+	}
+	*ret = form;
+	return !plan->rc;
+}
+
+static size_t plan_form_row_bytes(enum dtype dtype, bool grouped, uint32_t cols)
+{
+	if (!packed_is(dtype))
+		return cols * dtype_bytes(dtype);
+	return packed_bytes(PACKED_ROWS, cols, dtype, grouped) / PACKED_ROWS;
+}
+
+size_t plan_row_bytes(const struct plan_placement *p)
+{
+	return plan_form_row_bytes(p->dtype, !p->factors, p->source.cols);
+}
+
+uint32_t plan_rows_together(const struct plan_placement *p)
+{
+	return packed_is(p->dtype) ? PACKED_ROWS : 1;
+}
+
+static void plan_place_parts(struct plan *plan, const struct plan_recipe *recipe, uint32_t n,
+	const struct weight *weight, size_t row_bytes)
+{
+	uint8_t *target = (uint8_t *)weight->data;
+	float *factors = (float *)weight->factors;
+
+	for (uint32_t i = 0; i < n; i++) {
+		const uint32_t rows = recipe->parts[i % recipe->n_parts].rows;
 		struct plan_placement *placement = &plan->placements[plan->n_placements++];
 
 		assert(plan->n_placements <= plan->max_placements);
 		plan_find_part(plan, recipe, i, placement);
 		placement->target = target;
-		placement->dtype = dtype;
-		target += recipe->parts[i % recipe->n_parts].rows * cols * dtype_bytes(dtype);
+		placement->dtype = weight->dtype;
+		placement->factors = factors;
+		target += rows * row_bytes;
+		factors = factors ? factors + rows : NULL;
 	}
+}
+
+static struct weight plan_recipe(struct plan *plan, const struct plan_recipe *recipe)
+{
+	const uint32_t n = recipe->n_parts * (recipe->n_experts ? recipe->n_experts : 1);
+	const uint32_t cols = recipe->cols ? recipe->cols : 1;
+	struct plan_form form;
+	size_t row_bytes;
+
+	if (plan->rc || !plan_choose_form(plan, recipe, n, &form))
+		return (struct weight){0};
+	row_bytes = plan_form_row_bytes(form.dtype, form.grouped, cols);
+	struct weight weight = {
+		.dtype = form.dtype,
+		.rows = recipe->cols ? form.rows : 1,
+		.cols = recipe->cols ? recipe->cols : form.rows,
+	};
+	if (form.is_packed)
+		weight.data = arena_take(&plan->arena, form.rows * row_bytes / UNIT_ALIGN, UNIT_ALIGN);
+	else
+		weight.data = arena_take(&plan->arena, (size_t)form.rows * cols, dtype_bytes(form.dtype));
+	if (form.is_packed && !form.grouped)
+		weight.factors = arena_take(&plan->arena, form.rows, sizeof(*weight.factors));
+	if (weight.data && plan->placements && !plan->arena.failed)
+		plan_place_parts(plan, recipe, n, &weight, row_bytes);
 	return weight;
 }
 
-/* Parts one after another as one weight; cols 0: as one vector. */
+/* Parts one after another as one weight, which only gemm and gated_gemm take; cols 0: as one vector. */
 static struct weight plan_parts(struct plan *plan, uint32_t layer, const struct plan_part *parts,
 	uint32_t n_parts, uint32_t cols)
 {
 	return plan_recipe(plan,
-		&(struct plan_recipe){
-			.layer = layer, .parts = parts, .n_parts = n_parts, .cols = cols});
+		&(struct plan_recipe){.layer = layer, .parts = parts, .n_parts = n_parts, .cols = cols,
+			.may_pack = cols != 0});
 }
 
 static struct weight plan_one(
@@ -122,6 +191,7 @@ static struct weight plan_one(
 	return plan_parts(plan, layer, &(struct plan_part){name, rows, 0}, 1, cols);
 }
 
+/* One that other ops take, too. */
 static struct weight plan_of_kind(struct plan *plan, enum plan_kind kind, uint32_t layer,
 	const char *name, uint32_t rows, uint32_t cols)
 {
@@ -131,6 +201,18 @@ static struct weight plan_of_kind(struct plan *plan, enum plan_kind kind, uint32
 			.n_parts = 1,
 			.cols = cols,
 			.kind = kind});
+}
+
+/* A head, or the product at a draft model's beginning. */
+static struct weight plan_end(struct plan *plan, const char *name, uint32_t rows, uint32_t cols)
+{
+	return plan_recipe(plan,
+		&(struct plan_recipe){.layer = NO_LAYER,
+			.parts = &(struct plan_part){name, rows, 0},
+			.n_parts = 1,
+			.cols = cols,
+			.kind = PLAN_EITHER,
+			.may_pack = true});
 }
 
 static void plan_attention(struct plan *plan, const struct model_config *c, uint32_t layer,
@@ -183,7 +265,7 @@ static void plan_latent_attention(struct plan *plan, const struct model_config *
 	if (c->o_bias)
 		l->kv_a_bias = plan_one(plan, layer, "self_attn.kv_a_proj_with_mqa.bias", kv, 0);
 	l->kv_a_norm = plan_one(plan, layer, "self_attn.kv_a_layernorm.weight", a->rank, 0);
-	l->kv_b = plan_one(plan, layer, "self_attn.kv_b_proj.weight",
+	l->kv_b = plan_of_kind(plan, PLAN_LINEAR, layer, "self_attn.kv_b_proj.weight",
 		c->n_heads * (a->nope + a->v), a->rank);
 	l->o = plan_one(plan, layer, "self_attn.o_proj.weight", hidden, c->n_heads * a->v);
 	if (c->o_bias)
@@ -264,8 +346,7 @@ static void plan_ends(struct plan *plan, const struct model_config *c, struct mo
 	if (c->tie_word_embeddings && !(has_embedding && has_head))
 		model->head = model->embedding;
 	else
-		model->head = plan_of_kind(
-			plan, PLAN_EITHER, NO_LAYER, head, c->vocab_size, c->hidden_size);
+		model->head = plan_end(plan, head, c->vocab_size, c->hidden_size);
 	model->final_norm = plan_one(plan, NO_LAYER, "model.norm.weight", c->hidden_size, 0);
 }
 
@@ -282,8 +363,7 @@ static void plan_eagle3_ends(struct plan *plan, const struct model_config *c, st
 		model->embedding = plan_of_kind(
 			plan, PLAN_PLAIN, NO_LAYER, embedding, c->vocab_size, c->hidden_size);
 	if (safetensors_find(plan->checkpoint, head) || c->draft.vocab_size != c->vocab_size)
-		model->head = plan_of_kind(plan, PLAN_EITHER, NO_LAYER, head, c->draft.vocab_size,
-			c->hidden_size);
+		model->head = plan_end(plan, head, c->draft.vocab_size, c->hidden_size);
 	else if (c->tie_word_embeddings)
 		model->head = model->embedding;
 }
@@ -295,8 +375,7 @@ static void plan_draft(struct plan *plan, const struct model_config *c, struct m
 	const uint32_t hidden = c->hidden_size;
 	struct model_layer *l = &model->layers[0];
 
-	model->fc = plan_of_kind(plan, PLAN_EITHER, NO_LAYER, "fc.weight", hidden,
-		(is_eagle3 ? MODEL_FEATURES : 2) * hidden);
+	model->fc = plan_end(plan, "fc.weight", hidden, (is_eagle3 ? MODEL_FEATURES : 2) * hidden);
 	if (safetensors_find(plan->checkpoint, "fc.bias"))
 		model->fc_bias = plan_one(plan, NO_LAYER, "fc.bias", hidden, 0);
 	if (is_eagle3) {

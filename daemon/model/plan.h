@@ -17,7 +17,8 @@ struct plan_placement {
 	const struct safetensors_tensor *tensor; /* or the source's data */
 	struct quantised_source source;          /* format NULL: it is not quantised */
 	uint8_t *target;
-	enum dtype dtype;   /* in memory */
+	enum dtype dtype;   /* in memory; E4M3 and U4: packed (kernels/packed.h) */
+	float *factors;     /* [rows] device, of a matrix packed without groups; else NULL */
 	uint32_t head_rows; /* rows of a head whose rows are pairs (safetensors.h); else 0 */
 };
 
@@ -26,6 +27,7 @@ struct plan {
 	/* The device's. With float32, weights keep the checkpoint's dtype (float32 if they are quantised
 	 * or fused parts differ); else all get the activations' dtype, which the device's GEMM needs. */
 	enum dtype activation_dtype;
+	bool packs; /* the device's: quantised weights that only gemm and gated_gemm take stay packed if they can */
 	const struct safetensors *checkpoint;
 	const struct quantisation *quantisation; /* NULL: nothing is */
 	struct arena arena;
@@ -38,6 +40,16 @@ struct plan {
 	enum model_family family;
 	int rc; /* 0, or the first failure */
 };
+
+static inline struct quantised_packing plan_packing(const struct plan_placement *p)
+{
+	return (struct quantised_packing){.dtype = p->dtype, .grouped = !p->factors};
+}
+
+/* Bytes in memory of a quantised matrix's row: packed, of an eighth of the units of 8 rows. */
+size_t plan_row_bytes(const struct plan_placement *p);
+/* Rows of it that are converted together, at the least. */
+uint32_t plan_rows_together(const struct plan_placement *p);
 
 /* Upper bound of placements. */
 uint32_t plan_placements_max(const struct model_config *config);

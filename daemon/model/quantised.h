@@ -3,7 +3,7 @@
 #define MIMEO_DAEMON_MODEL_QUANTISED_H
 
 /*
- * Matrices that a checkpoint holds quantised, and their widening to float32.
+ * Matrices that a checkpoint holds quantised, and their widening to float32 or packing (kernels/packed.h).
  *
  * A SOURCE is a matrix W [rows, cols]: the file's numbers q (its DATA) and SIDE TENSORS, which are
  * small. Whatever the format, in float32, and exactly in this order of operations,
@@ -16,7 +16,7 @@
  * row_bytes of it.
  *
  * quantised_find: names, dtypes, shapes, before anything is read; quantised_sides_read: the side
- * tensors' contents, checked; quantised_widen: data and sides to float32.
+ * tensors' contents, checked; quantised_widen: data and sides to float32; quantised_pack: to units.
  */
 
 #include "daemon/model/quantisation.h"
@@ -65,6 +65,17 @@ void quantised_sides_deinit(struct quantised_sides *sides);
 /* Bytes of the side tensors that quantised_sides_read reads. */
 uint64_t quantised_side_bytes(const struct quantised_source *source);
 
+/* How units hold a matrix. */
+struct quantised_packing {
+	enum dtype dtype; /* E4M3 or U4 */
+	bool grouped;     /* with their factors; else each row has one (quantised_row_factors) */
+};
+#define QUANTISED_WIDENS 1 /* units cannot hold it */
+/* From the headers, and from the columns' groups where they are stored. 0, QUANTISED_WIDENS, or -errno with a
+ * sentence. */
+int quantised_packing_of(const struct quantised_source *source, const struct safetensors *checkpoint,
+	struct quantised_packing *ret, struct model_error *error);
+
 bool quantised_is_transposed(const struct quantised_source *source);
 /* Of the data, if it is not transposed. */
 uint64_t quantised_row_bytes(const struct quantised_source *source);
@@ -72,5 +83,12 @@ uint64_t quantised_row_bytes(const struct quantised_source *source);
  * transposed. 0, or -EINVAL with a sentence: a weight is not a number. */
 int quantised_widen(const struct quantised_source *source, const struct quantised_sides *sides,
 	const void *data, uint32_t first, uint32_t n, float *ret, struct model_error *error);
+/* The same rows to units; first and n are multiples of PACKED_ROWS. */
+int quantised_pack(const struct quantised_source *source, const struct quantised_sides *sides,
+	const struct quantised_packing *packing, const uint8_t *data, uint32_t first, uint32_t n, uint8_t *ret,
+	struct model_error *error);
+/* The factor of each row, ret[rows], of a matrix that is packed without groups. */
+void quantised_row_factors(
+	const struct quantised_source *source, const struct quantised_sides *sides, float *ret);
 
 #endif

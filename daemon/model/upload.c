@@ -193,10 +193,21 @@ static uint64_t upload_multiple(const struct plan_placement *p)
 	const struct safetensors_tensor *t = p->tensor;
 
 	if (p->source.format)
-		return quantised_is_transposed(&p->source) ? 0 : quantised_row_bytes(&p->source);
+		return quantised_is_transposed(&p->source)
+			       ? 0
+			       : quantised_row_bytes(&p->source) * plan_rows_together(p);
 	if (p->head_rows)
 		return t->bytes / t->shape[0] * p->head_rows;
 	return t->format ? t->format->bytes : 0;
+}
+
+/* Of the rows of a quantised matrix that are converted at once: those of a chunk; if it is transposed, about as many
+ * elements as a chunk has bytes. */
+static uint64_t upload_quantised_bytes(const struct upload *upload, const struct plan_placement *p)
+{
+	const uint64_t row = quantised_is_transposed(&p->source) ? p->source.cols : quantised_row_bytes(&p->source);
+
+	return upload_max(upload->chunk_bytes / row, plan_rows_together(p)) * plan_row_bytes(p);
 }
 
 /* Bytes that a chunk of the placement has in the model's dtype; 0: it is copied as it is. */
@@ -207,16 +218,10 @@ static uint64_t upload_converted_bytes(const struct upload *upload, const struct
 
 	if (upload_is_kept(p))
 		return 0;
-	n = p->source.format ? 0
-			     : upload->chunk_bytes / (format ? format->bytes : dtype_bytes(p->tensor->dtype));
-	if (format)
-		n *= format->elements;
-	if (p->source.format) {
-		uint64_t row = quantised_is_transposed(&p->source) ? p->source.cols : quantised_row_bytes(&p->source);
-
-		n = upload->chunk_bytes / row * p->source.cols; /* transposed: about as many as there are bytes */
-	}
-	return upload_max(n, p->source.cols) * dtype_bytes(p->dtype);
+	if (p->source.format)
+		return upload_quantised_bytes(upload, p);
+	n = upload->chunk_bytes / (format ? format->bytes : dtype_bytes(p->tensor->dtype));
+	return (format ? n * format->elements : n) * dtype_bytes(p->dtype);
 }
 
 /* Chunks no larger than the largest tensor needs. */

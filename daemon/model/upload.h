@@ -4,8 +4,8 @@
 
 /*
  * Weights from files to the device: read in chunks, converted where the plan says so. A tensor is a
- * segment of the reading. Chunks are whole rows of a quantised matrix, unless it is transposed, whole
- * blocks or whole heads.
+ * segment of the reading. Chunks are whole rows of a quantised matrix, of 8 at a time if it is packed,
+ * unless it is transposed; whole blocks; or whole heads.
  */
 
 #include "daemon/model/plan.h"
@@ -37,7 +37,7 @@ struct upload {
 	void *chunks;                       /* pinned, UPLOAD_READS of them */
 	size_t chunk_bytes;
 	struct workers *workers;
-	void *converted; /* pinned: elements in the model's dtype; NULL: none are converted */
+	void *converted; /* pinned: elements in the model's dtype, or units; NULL: none are converted */
 	size_t converted_bytes;
 	void *turned; /* as large, pinned: heads in another order; NULL: none are */
 	struct reader_segment *segments;    /* [n_placements] */

@@ -12,6 +12,8 @@
 #include "daemon/model/conversion.h"
 #include "daemon/model/error.h"
 #include "daemon/model/upload.h"
+#include "ipc/cleanup.h"
+#include "kernels/packed.h"
 
 void upload_quantised_deinit(struct upload_quantised *quantised)
 {
@@ -20,14 +22,14 @@ void upload_quantised_deinit(struct upload_quantised *quantised)
 	*quantised = (struct upload_quantised){0};
 }
 
-/* Widen rows [first, first + n) and copy them, as many at a time as `converted` holds. */
-static int upload_widen_rows(struct upload *upload, const struct plan_placement *p,
+/* Convert rows [first, first + n) and copy them, as many at a time as `converted` holds. */
+static int upload_convert_rows(struct upload *upload, const struct plan_placement *p,
 	const struct quantised_sides *sides, const uint8_t *data, uint32_t first, uint32_t n)
 {
 	const struct quantised_source *source = &p->source;
 	const size_t step = quantised_is_transposed(source) ? 0 : quantised_row_bytes(source);
-	const size_t row_bytes = source->cols * dtype_bytes(p->dtype);
-	const size_t most = upload->converted_bytes / row_bytes;
+	const size_t row_bytes = plan_row_bytes(p), together = plan_rows_together(p);
+	const size_t most = upload->converted_bytes / row_bytes / together * together;
 	uint32_t rows;
 	int rc;
 
@@ -52,6 +54,28 @@ static int upload_widen_rows(struct upload *upload, const struct plan_placement 
 	return 0;
 }
 
+static int upload_begin_packed(
+	struct upload *upload, const struct plan_placement *p, const struct quantised_sides *sides)
+{
+	const size_t bytes = p->source.rows * sizeof(*p->factors);
+	CLEANUP(cleanup_free) float *factors = NULL;
+	int rc;
+
+	/* the plan found none */
+	if (sides->groups)
+		return model_fail(upload->error, -EINVAL, "%s: tensor \"%.128s\" has changed while it was read",
+			p->source.path, p->source.sides[QUANTISED_GROUPS]->name);
+	if (!p->factors)
+		return 0;
+	factors = malloc(bytes);
+	if (!factors)
+		return model_fail(upload->error, -ENOMEM, "%s: no memory for tensor \"%.128s\"",
+			upload->directory, p->source.sides[QUANTISED_FACTORS]->name);
+	quantised_row_factors(&p->source, sides, factors);
+	rc = upload->device->ops->copy(upload->device, p->factors, factors, bytes);
+	return rc ? upload_failed(upload, rc) : 0;
+}
+
 static int upload_begin_quantised(
 	struct upload *upload, const struct plan_placement *p, struct upload_quantised *quantised)
 {
@@ -61,8 +85,9 @@ static int upload_begin_quantised(
 	if (rc)
 		return rc;
 	upload->done += quantised_side_bytes(&p->source);
-	if (!quantised_is_transposed(&p->source))
-		return 0;
+	rc = packed_is(p->dtype) ? upload_begin_packed(upload, p, &quantised->sides) : 0;
+	if (rc || !quantised_is_transposed(&p->source))
+		return rc;
 	quantised->gathered = malloc(p->tensor->bytes);
 	return quantised->gathered
 		       ? 0
@@ -85,14 +110,14 @@ int upload_take_quantised(
 	assert(quantised->done <= p->tensor->bytes);
 	if (quantised->gathered) {
 		memcpy(quantised->gathered + offset, data, bytes);
-		rc = is_last ? upload_widen_rows(upload, p, &quantised->sides, quantised->gathered,
+		rc = is_last ? upload_convert_rows(upload, p, &quantised->sides, quantised->gathered,
 				       0, p->source.rows)
 			     : 0;
 	} else {
 		uint64_t row = quantised_row_bytes(&p->source);
 
 		assert(offset % row == 0 && bytes % row == 0);
-		rc = upload_widen_rows(upload, p, &quantised->sides, data, (uint32_t)(offset / row),
+		rc = upload_convert_rows(upload, p, &quantised->sides, data, (uint32_t)(offset / row),
 			(uint32_t)(bytes / row));
 	}
 	if (is_last)

@@ -90,8 +90,7 @@ int startup_draft_examine(struct startup_model *model, const struct config *conf
 	rc = draft_check(dir, &model->draft, &model->config, &model_error);
 	if (rc < 0)
 		return startup_refuse(error, rc, "model %s: draft: %s", name, model_error.text);
-	rc = model_measure(dir, &model->draft, model->max_seq_len, info->activation_dtype, &bytes,
-		&model_error);
+	rc = model_measure(dir, &model->draft, model->max_seq_len, info, &bytes, &model_error);
 	if (rc < 0)
 		return startup_refuse(error, rc, "model %s: draft: %s", name, model_error.text);
 	rc = startup_draft_check_device(model, device, info, error);

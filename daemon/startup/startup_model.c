@@ -166,7 +166,7 @@ int startup_model_examine(struct startup_model *model, const struct config *conf
 	rc = startup_model_resolve_mode(model, error);
 	if (rc < 0)
 		return rc;
-	rc = model_measure(options->dir, &model->config, model->max_seq_len, info->activation_dtype,
+	rc = model_measure(options->dir, &model->config, model->max_seq_len, info,
 		&model->memory->weights_bytes, &model_error);
 	if (rc < 0)
 		return startup_refuse(error, rc, "model %s: %s", options->name, model_error.text);

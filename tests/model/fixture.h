@@ -109,6 +109,10 @@ static inline void source_path(const char *below, char path[512])
 	snprintf(path, 512, "%s/%s", root ? root : ".", below);
 }
 
+/* For model_measure: devices with activations of that dtype, which do not pack. */
+#define DEVICE_F32 (&(struct device_info){.activation_dtype = DTYPE_F32})
+#define DEVICE_BF16 (&(struct device_info){.activation_dtype = DTYPE_BF16})
+
 #define MUST(call) assert_int_equal(call, 0)
 
 #define assert_contains(text, part)                                                                \

@@ -377,7 +377,7 @@ static void expect_measure(const struct scratch *scratch, const char *draft, int
 	snprintf(below, sizeof(below), "tests/data/drafts/%s", draft);
 	config = load_draft_config(below, directory);
 	assert_int_equal(
-		model_measure(scratch->directory, &config, 64, DTYPE_F32, &bytes, &error), rc);
+		model_measure(scratch->directory, &config, 64, DEVICE_F32, &bytes, &error), rc);
 	if (rc)
 		assert_contains(error.text, words);
 	model_config_deinit(&config);

@@ -102,13 +102,13 @@ static void test_missing_expert_is_named(void **state)
 
 	l->config.experts.n = 9;
 	assert_int_equal(
-		model_measure(l->directory, &l->config, 64, DTYPE_F32, &bytes, &error), -EINVAL);
+		model_measure(l->directory, &l->config, 64, DEVICE_F32, &bytes, &error), -EINVAL);
 	assert_contains(error.text, "model.layers.1.mlp.gate.weight");
 	assert_contains(error.text, "[8, 160] is not [9, 160]");
 	l->config.experts.n = 8;
 	l->config.experts.first_layer = 0;
 	assert_int_equal(
-		model_measure(l->directory, &l->config, 64, DTYPE_F32, &bytes, &error), -EINVAL);
+		model_measure(l->directory, &l->config, 64, DEVICE_F32, &bytes, &error), -EINVAL);
 	assert_contains(error.text, "tensor \"model.layers.0.mlp.gate.weight\" is missing");
 }
 
@@ -122,7 +122,7 @@ static void test_wrong_shape_names_sizes_that_are_defaults(void **state)
 	strcpy(l->config.assumed, "kv_lora_rank 512");
 	l->config.latent.rank = 512;
 	assert_int_equal(
-		model_measure(l->directory, &l->config, 64, DTYPE_F32, &bytes, &error), -EINVAL);
+		model_measure(l->directory, &l->config, 64, DEVICE_F32, &bytes, &error), -EINVAL);
 	assert_contains(error.text, "which the configuration gives it, with defaults for what it leaves "
 		"out: kv_lora_rank 512");
 }

@@ -141,13 +141,13 @@ static void test_model_keeps_its_own_copy_of_the_config(void **state)
 static void test_measure_is_what_load_takes(void **state)
 {
 	struct loaded *l = *state;
-	const enum dtype dtype = test_device_info(l->device).activation_dtype;
+	const struct device_info info = test_device_info(l->device);
 	struct model_error error = {""};
 	uint64_t bytes = 0, longer = 0;
 
-	assert_int_equal(model_measure(l->directory, &l->config, 64, dtype, &bytes, &error), 0);
+	assert_int_equal(model_measure(l->directory, &l->config, 64, &info, &bytes, &error), 0);
 	assert_int_equal(bytes, l->model->bytes);
-	assert_int_equal(model_measure(l->directory, &l->config, 1064, dtype, &longer, &error), 0);
+	assert_int_equal(model_measure(l->directory, &l->config, 1064, &info, &longer, &error), 0);
 	assert_int_equal(longer, bytes + 1000 * 64 * sizeof(float));
 }
 
@@ -396,7 +396,7 @@ static void expect_refusal(const struct scratch *scratch, const struct refused *
 	struct model_error error = {""};
 	uint64_t bytes = 77;
 
-	assert_int_equal(model_measure(scratch->directory, &config, 8, DTYPE_F32, &bytes, &error),
+	assert_int_equal(model_measure(scratch->directory, &config, 8, DEVICE_F32, &bytes, &error),
 		refused->rc);
 	assert_contains(error.text, scratch->directory);
 	assert_contains(error.text, refused->words);
@@ -425,7 +425,7 @@ static void test_small_model_is_accepted(void **state)
 
 	write_small(scratch, NULL, NULL);
 	assert_int_equal(
-		model_measure(scratch->directory, &config, 8, DTYPE_F32, &bytes, &error), 0);
+		model_measure(scratch->directory, &config, 8, DEVICE_F32, &bytes, &error), 0);
 	assert_true(bytes > 0);
 }
 

@@ -49,7 +49,7 @@ static void expect_contradiction(
 	source_path(below, directory);
 	CLEANUP(model_config_deinit)
 	struct model_config config = changed_config(directory, key, value);
-	assert_int_equal(model_measure(directory, &config, 8, DTYPE_F32, &bytes, &error), rc);
+	assert_int_equal(model_measure(directory, &config, 8, DEVICE_F32, &bytes, &error), rc);
 	assert_contains(error.text, directory);
 	assert_contains(error.text, words);
 }
@@ -93,7 +93,7 @@ static void test_model_with_all_modules_excluded_is_plain(void **state)
 		struct model_config config = changed_config(directory, NULL,
 			i ? "{\"quant_method\":\"fp8\",\"ignored_layers\":[\"model\"]}" : "null");
 
-		if (model_measure(directory, &config, 8, DTYPE_F32, &bytes[i], &error))
+		if (model_measure(directory, &config, 8, DEVICE_F32, &bytes[i], &error))
 			fail_msg("%s", error.text);
 	}
 	assert_int_equal(bytes[0], bytes[1]);
@@ -121,12 +121,11 @@ static void test_side_tensors_are_not_without_use(void **state)
 static void test_measured_bytes_are_those_of_the_widened_weights(void **state)
 {
 	struct loaded *l = *state;
+	const struct device_info info = test_device_info(l->device);
 	struct model_error error = {""};
 	uint64_t bytes;
 
-	assert_int_equal(model_measure(l->directory, &l->config, 64,
-				 test_device_info(l->device).activation_dtype, &bytes, &error),
-		0);
+	assert_int_equal(model_measure(l->directory, &l->config, 64, &info, &bytes, &error), 0);
 	assert_int_equal(bytes, l->model->bytes);
 	assert_int_equal(
 		l->model->layers[0].qkv.dtype, test_device_info(l->device).activation_dtype);
@@ -140,9 +139,9 @@ static void test_widened_weights_have_the_width_of_activations(void **state)
 	uint64_t wide, narrow;
 
 	assert_int_equal(
-		model_measure(l->directory, &l->config, 64, DTYPE_F32, &wide, &error), 0);
+		model_measure(l->directory, &l->config, 64, DEVICE_F32, &wide, &error), 0);
 	assert_int_equal(
-		model_measure(l->directory, &l->config, 64, DTYPE_BF16, &narrow, &error), 0);
+		model_measure(l->directory, &l->config, 64, DEVICE_BF16, &narrow, &error), 0);
 	assert_int_equal(wide - narrow, 36864 * 2);
 }
 
