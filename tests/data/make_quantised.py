@@ -24,6 +24,14 @@ SIZES = maker.SIZES | dict(vocab_size=99)
 # Two blocks of 128 in each direction, the second one cut; DeepSeek's blocks are small instead.
 WIDE = dict(hidden_size=144, intermediate_size=136, num_hidden_layers=1, vocab_size=67,
             tie_word_embeddings=True)
+# What a device with packed weights keeps packed (kernels/packed.h): columns in multiples of 128.
+EVEN = dict(hidden_size=128, intermediate_size=256, num_hidden_layers=1, vocab_size=72,
+            tie_word_embeddings=True)
+# Down of its shared experts has 64 columns.
+EVEN_LATENT = maker.LATENT | dict(hidden_size=128, num_hidden_layers=1, vocab_size=40, kv_lora_rank=128,
+                                  q_lora_rank=128, qk_nope_head_dim=24, v_head_dim=32,
+                                  n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1,
+                                  moe_intermediate_size=32, first_k_dense_replace=0)
 GROUP = 16
 # Of the largest logit; the tests allow devices with bf16 activations more than twice as much.
 ROUNDING = 0.02
@@ -59,6 +67,24 @@ CASES = {
     "awq": (LlamaConfig, {}, awq(GROUP),
             dict(quant_method="awq", bits=4, group_size=GROUP, zero_point=True, version="gemm",
                  modules_to_not_convert=None)),
+    # seeds go by the place in this list: new cases come last
+    "fp8-blocks-128": (LlamaConfig, EVEN, fp8((128, 128), "weight_scale_inv", F32),
+                       fp8_config(weight_block_size=[128, 128], modules_to_not_convert=["lm_head"])),
+    "fp8-blocks-deepseek-128": (DeepseekV3Config, EVEN_LATENT, fp8((128, 128), "weight_scale_inv", BF16),
+                                fp8_config(weight_block_size=[128, 128])),
+    "fp8-tensor-128": (LlamaConfig, EVEN, fp8((0, 0), "weight_scale", F32, (), ["input_scale"]),
+                       fp8_config(activation_scheme="static", ignored_layers=["lm_head"])),
+    "compressed-channel-128": (LlamaConfig, EVEN | dict(tie_word_embeddings=False),
+                               fp8((1, 0), "weight_scale", BF16), float_config("channel") | dict(ignore=[])),
+    "compressed-int4-128": (LlamaConfig, EVEN, packed(128, True, False, BF16),
+                            packed_config(strategy="group", group_size=128)),
+    "compressed-int4-channel-128": (LlamaConfig, EVEN, packed(0, False, False, F16),
+                                    packed_config(strategy="channel", symmetric=False)),
+    "gptq-128": (LlamaConfig, EVEN, gptq(128, False, False, 1), gptq_config(group_size=128, sym=False)),
+    "gptq-order-128": (LlamaConfig, EVEN, gptq(128, True, True, 1), gptq_config(group_size=128, desc_act=True)),
+    "awq-128": (LlamaConfig, EVEN, awq(128),
+                dict(quant_method="awq", bits=4, group_size=128, zero_point=True, version="gemm",
+                     modules_to_not_convert=None)),
 }
 
 
@@ -73,7 +99,7 @@ def write(name, seed, path, widened_path):
     file = os.path.join(widened_path, "model.safetensors")
     stored, widened = {}, {}
     for key, tensor in load_file(file).items():
-        if is_linear(key):
+        if is_linear(key, quantisation.get("ignore") == []):
             parts, widened[key] = quantise(tensor.float())
             stored |= {key.removesuffix("weight") + part: t for part, t in parts.items()}
         else:

@@ -171,7 +171,9 @@ def gptq_config(group, **more):
                 pack_dtype="int32", dynamic={}, meta=dict(quantizer=["hand:1"])) | more
 
 
-def is_linear(name):
+def is_linear(name, head=False):
+    if name == "lm_head.weight":
+        return head
     return name.endswith("_proj.weight") or name.endswith("kv_a_proj_with_mqa.weight")
 
 
