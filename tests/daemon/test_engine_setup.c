@@ -4,6 +4,8 @@
  * through the device's tables and through an attention backend that plans lazily. And what a step
  * that verifies gives attention's planner.
  */
+#include <errno.h>
+
 #include "tests/daemon/rig.h"
 
 enum { K = 4, Q = 1 + K, MAX_SEQ_LEN = 512 };
@@ -318,6 +320,12 @@ static int whole_decode(struct stream *stream, const struct op_decode_step *args
 	return 0;
 }
 
+static int whole_refuses(struct stream *stream, const struct op_decode_step *args)
+{
+	whole.n_decodes++;
+	return -ENOTSUP;
+}
+
 static int whole_gated_gemm(struct stream *stream, const struct op_gated_gemm *args)
 {
 	whole.n_gemms += args->n_rows == 1;
@@ -356,6 +364,12 @@ static void decode_whole(struct device *device)
 	device->kernels = &whole.kernels;
 }
 
+static void refuse_whole(struct device *device)
+{
+	decode_whole(device);
+	whole.kernels.decode_step = whole_refuses;
+}
+
 /* A decode whose graph is missing runs op by op, after the lock. */
 static void test_ops_of_a_decode_in_one_kernel_are_warmed_up(void **state)
 {
@@ -372,6 +386,22 @@ static void test_ops_of_a_decode_in_one_kernel_are_warmed_up(void **state)
 	rig_close(&rig);
 }
 
+/* As of packed weights: warm-up and capture take the ops instead. */
+static void test_decodes_that_the_kernel_refuses_are_captured_op_by_op(void **state)
+{
+	const uint32_t sizes[] = {1};
+	struct rig rig;
+
+	memset(&whole, 0, sizeof(whole));
+	rig_open(&rig, &(struct rig_options){.mode = GRAPH_FULL_DECODE_ONLY,
+			       .capture_sizes = sizes,
+			       .n_capture_sizes = 1,
+			       .on_device = refuse_whole});
+	assert_true(whole.n_decodes > 1);
+	assert_true(whole.n_gemms >= whole.n_decodes);
+	rig_close(&rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -383,6 +413,7 @@ int main(void)
 		cmocka_unit_test(test_memory_and_first_uses_are_refused_once_the_engine_serves),
 		cmocka_unit_test(test_graphs_to_be_captured_later_have_their_memory_reserved),
 		cmocka_unit_test(test_ops_of_a_decode_in_one_kernel_are_warmed_up),
+		cmocka_unit_test(test_decodes_that_the_kernel_refuses_are_captured_op_by_op),
 	};
 	static const struct test_cpu_only only[] = {
 		{"test_graphs_to_be_captured_later_have_their_memory_reserved",
