@@ -387,12 +387,12 @@ trap 'echo "cut short" >&4; exit 1' TERM INT HUP
 case $mode in
 ops)
 	for path in $(ops_programs); do
-		start "$(basename "$path")" 180 "$path"
+		start "$(basename "$path")" "$limit" "$path"
 	done
 	;;
 serve)
 	for path in $(serve_programs); do
-		start "$(basename "$path")" 240 "$path"
+		start "$(basename "$path")" "$limit" "$path"
 	done
 	;;
 sanitize)
