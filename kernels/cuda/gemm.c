@@ -11,8 +11,9 @@
  *	more       cuBLASLt, which uses 32 MiB of the stream's scratch
  *	any, where the op is invariant: wide.cu, 64 rows a launch
  *
- * With packed weights (9.0 alone): skinny.cu up to 16 rows, wide.cu up to 128; more rows, and all where the
- * op is invariant, by a bf16 copy of the matrix in the stream's scratch, made for the product (widen.cu).
+ * With packed weights: skinny.cu up to 16 rows, wide.cu from 9 on and where the op is invariant. More than 128
+ * rows multiply a bf16 copy of the matrix in the stream's scratch, made for the product (widen.cu), unless
+ * it is larger than WIDENED_BYTES_MAX.
  *
  * A gated_gemm of up to 64 rows (16 without wide.cu) is one launch of ours, not timed against
  * cuBLASLt's; up to 256 rows the faster of both (broad.cu); else a gemm and a silu_mul. A result is
@@ -36,6 +37,10 @@
 
 #include <errno.h>
 #include <stdlib.h>
+
+/* Copies of packed weights: at most so many bytes, for more rows than these. */
+#define WIDENED_BYTES_MAX ((size_t)256 << 20)
+#define WIDENED_ROWS_MIN 128u
 
 /* ---- the device's part ---- */
 
@@ -194,15 +199,16 @@ static int gemm_run_planned(struct gemm_product *p)
 
 /* ---- packed weights ---- */
 
-static bool gemm_widens(const struct op_gemm *a)
+static size_t gemm_widened_bytes(const struct weight *w)
 {
-	return packed_is(a->w.dtype) && (a->invariant || a->n_rows > WIDE_PACKED_ROWS_MAX);
+	const size_t bytes = (size_t)w->rows * w->cols * sizeof(uint16_t);
+
+	return packed_is(w->dtype) && bytes <= WIDENED_BYTES_MAX ? bytes : 0;
 }
 
-/* Behind cuBLASLt's memory. */
-static size_t gemm_scratch_bytes(const struct op_gemm *a)
+static bool gemm_widens(const struct op_gemm *a)
 {
-	return GEMM_WORKSPACE_BYTES + (gemm_widens(a) ? (size_t)a->w.rows * a->w.cols * sizeof(uint16_t) : 0);
+	return gemm_widened_bytes(&a->w) && !a->invariant && a->n_rows > WIDENED_ROWS_MIN;
 }
 
 /* By a bf16 copy. Kernels read weights before earlier ones have ended (cuda.h), but not behind a fill. */
@@ -223,7 +229,8 @@ static int gemm_run_widened(struct gemm_product *p)
 		rc = CUDA_TRY(base, cudaMemsetAsync(p->workspace, 0, sizeof(uint32_t), p->stream->handle));
 	return rc ? rc : gemm_run_planned(&widened);
 #else
-	return p ? -ENOTSUP : 0;
+	(void)p;
+	return -ENOTSUP;
 #endif
 }
 
@@ -239,7 +246,8 @@ static int gemm_begin(struct stream *stream, const struct op_gemm *a, void **ret
 	if (rc)
 		return rc;
 	rc = gemm_ready(stream);
-	return rc ? rc : cuda_workspace(stream, gemm_scratch_bytes(a), ret_workspace);
+	/* the copy's part whatever the number of rows is: after lock it could not grow */
+	return rc ? rc : cuda_workspace(stream, GEMM_WORKSPACE_BYTES + gemm_widened_bytes(&a->w), ret_workspace);
 }
 
 static int gemm_queue(struct gemm_product *product)

@@ -67,7 +67,7 @@ struct gemm_product {
 	/* NULL, or of a gated product: what it leaves to do where it is cuBLASLt's, which writes gate_up */
 	const struct op_silu_mul *silu_mul;
 	struct stream *stream;
-	void *workspace; /* of GEMM_WORKSPACE_BYTES */
+	void *workspace; /* of GEMM_WORKSPACE_BYTES, and behind it what a copy of packed weights needs */
 };
 
 static inline bool gemm_is_gated(const struct gemm_product *p)

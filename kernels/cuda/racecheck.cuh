@@ -9,7 +9,7 @@
  *
  *  - one lane that arrives for its warp behind __syncwarp: here all lanes arrive (WARP_ARRIVALS,
  *    skinny_ptx.cuh);
- *  - boxes of the copy engine: beside each, a bulk copy to a word of its own, for the same barrier;
+ *  - boxes of the copy engine: beside each of a plain matrix, a bulk copy to a word of its own, for the same barrier;
  *  - the reads of a warpgroup's products: at their start and at their end, loads of the words of the
  *    boxes that they read.
  *

@@ -90,7 +90,7 @@ static bool skinny_plan_make(const struct skinny_variant *v, const struct op_gem
 
 	if (n < 2 || n * v->w_bytes < RING_WANTED)
 		n = skinny_stages_in(v, a, n_rows, true, WHOLE_BYTES);
-	if (n < 2 && v->m <= 16 && !v->gated) {
+	if (n < 2 && v->m <= 16 && (!v->gated || v->kind != PACKED_NOT)) {
 		x_stays = false;
 		n = skinny_stages_in(v, a, n_rows, false, WHOLE_BYTES);
 	}

@@ -8,12 +8,11 @@
  * rows. W is bf16 (plain_rows), or packed (skinny_packed.cuh).
  *
  * Grid: one block a multiprocessor, or one a tile if there are fewer; a block takes every
- * gridDim-th tile of R rows of W. Block: eight warps that multiply, one that fetches and three that
- * finish tiles. Shared
- * memory: x, and a ring of stages; how much, skinny.cu says. A stage is KC columns of a tile's
- * rows, one bulk copy a row, of 2 KB or more, because a multiprocessor starts one copy in about 50
- * ns (copies of 1 KB: 2.4 TB/s, of 2 KB: 4.4). Where x does not fit (a product that is not gated,
- * of up to 16 rows), its columns come with each stage. The ring's part of W is requested before the
+ * gridDim-th tile of R rows of W. Block: eight warps that multiply, one that fetches, three that finish
+ * tiles. Shared memory: x, a ring of stages, and sums; how much, skinny.cu says. A stage is KC columns of a
+ * tile's rows, one bulk copy a row, of 2 KB or more, because a multiprocessor starts one copy in about 50
+ * ns (copies of 1 KB: 2.4 TB/s, of 2 KB: 4.4). Where x does not fit (a product of up to 16 rows, plain and
+ * gated excepted), its columns come with each stage. The ring's part of W is requested before the
  * wait for the preceding kernel, so that it arrives while that kernel ends.
  *
  * The warps divide a stage's columns in steps of 64 and multiply on the tensor cores, with x as the
@@ -56,7 +55,8 @@ struct skinny_args {
 /* M: rows of x, 8, 16 or 32; R: rows of W; KC: columns. */
 template <int M, int R, int KC> struct skinny_shape {
 	static constexpr uint32_t n_sums = M * R;
-	static constexpr uint32_t n_buffers = n_sums <= 256 ? FINISHERS : 1; /* and finishing warps in use */
+	/* The finishing warps have a buffer each, or share one. */
+	static constexpr uint32_t n_buffers = n_sums <= 256 ? FINISHERS : 1, n_sharing = FINISHERS / n_buffers;
 	static constexpr uint32_t sum_bytes = n_buffers * WARPS * n_sums * 4;
 	static_assert(KC % (STEP * WARPS) == 0, "the warps share a stage out evenly");
 };
@@ -285,13 +285,15 @@ __device__ static inline float sum_of(
 	return sum;
 }
 
-/* Store a tile into y, by one warp: R columns, or half as many of silu(gate) * up. */
+/* Store a tile into y, this thread every step-th element: R columns, or half as many of silu(gate) * up. */
 template <int M, int R, bool GATED>
-__device__ static inline void store_tile(const skinny_args &a, const float *sums, uint32_t tile)
+__device__ static inline void store_tile(
+	const skinny_args &a, const float *sums, uint32_t tile, uint32_t first, uint32_t step)
 {
 	constexpr int COLS = GATED ? R / 2 : R;
 
-	for (uint32_t i = threadIdx.x % WARP; i < a.n_rows * COLS; i += WARP) {
+#pragma unroll(M > 16 ? 1 : 4)
+	for (uint32_t i = first; i < a.n_rows * COLS; i += step) {
 		const uint32_t element = i / COLS * R + i % COLS, col = tile * COLS + i % COLS;
 		const size_t at = (size_t)(i / COLS) * a.n + col;
 		float v;
@@ -350,26 +352,27 @@ __device__ static inline void multiply_all(
 	}
 }
 
-/* ---- the warps that finish: each has a buffer of sums ---- */
+/* ---- the warps that finish ---- */
 
 template <class W>
 __device__ static inline void finish_all(
-	const skinny_args &a, const skinny_block &b, const float *sum_memory, uint32_t buffer)
+	const skinny_args &a, const skinny_block &b, const float *sum_memory, uint32_t finisher)
 {
 	typedef skinny_shape<W::m, W::r, W::kc> S;
+	const uint32_t buffer = finisher % S::n_buffers, first = finisher / S::n_buffers * WARP + threadIdx.x % WARP;
 	uint32_t parity = 0;
 
-	for (uint32_t i = buffer; buffer < S::n_buffers && i < b.n_iterations / b.n_chunks; i += S::n_buffers) {
+	for (uint32_t i = buffer; i < b.n_iterations / b.n_chunks; i += S::n_buffers) {
 		barrier_wait(b.sums_full + buffer * 8, parity);
-		store_tile<W::m, W::r, W::gated>(
-			a, sum_memory + buffer * WARPS * S::n_sums, blockIdx.x + i * gridDim.x);
+		store_tile<W::m, W::r, W::gated>(a, sum_memory + buffer * WARPS * S::n_sums, blockIdx.x + i * gridDim.x,
+			first, S::n_sharing * WARP);
 		__syncwarp();
 		barrier_arrive_warp(b.sums_empty + buffer * 8);
 		parity ^= 1;
 	}
 }
 
-__device__ static inline void barriers_init(const skinny_block &b, uint32_t n_stages)
+template <class W> __device__ static inline void barriers_init(const skinny_block &b, uint32_t n_stages)
 {
 	if (threadIdx.x == 0) {
 		for (uint32_t s = 0; s < n_stages; s++) {
@@ -378,7 +381,8 @@ __device__ static inline void barriers_init(const skinny_block &b, uint32_t n_st
 		}
 		for (uint32_t i = 0; i < FINISHERS; i++) {
 			barrier_init(b.sums_full + i * 8, WARPS * WARP_ARRIVALS);
-			barrier_init(b.sums_empty + i * 8, WARP_ARRIVALS);
+			barrier_init(b.sums_empty + i * 8,
+				skinny_shape<W::m, W::r, W::kc>::n_sharing * WARP_ARRIVALS);
 		}
 		barrier_init(b.x_full, 1);
 		asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -388,7 +392,7 @@ __device__ static inline void barriers_init(const skinny_block &b, uint32_t n_st
 
 #endif
 
-template <class W> static __global__ void __launch_bounds__(THREADS, 2) skinny(const __grid_constant__ skinny_args a)
+template <class W> static __global__ void __launch_bounds__(THREADS, W::m > 16 ? 1 : 2) skinny(const __grid_constant__ skinny_args a)
 {
 #if __CUDA_ARCH__ >= 900
 	extern __shared__ __align__(128) uint8_t memory[];
@@ -411,7 +415,7 @@ template <class W> static __global__ void __launch_bounds__(THREADS, 2) skinny(c
 	b.n_iterations = ((n_tiles - 1 - blockIdx.x) / gridDim.x + 1) * b.n_chunks;
 	float *const sums = (float *)(memory + a.x_bytes + a.n_stages * b.stage_bytes);
 
-	barriers_init(b, a.n_stages);
+	barriers_init<W>(b, a.n_stages);
 	if (warp == PRODUCER) {
 		fetch<W>(a, b);
 		return;

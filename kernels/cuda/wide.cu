@@ -69,9 +69,9 @@ static bool wide_takes(struct stream *stream, const struct op_gemm *a, bool gate
 {
 	if (!tiles_able(stream))
 		return false;
-	/* the copy engine needs rows of whole 16 bytes */
 	if (packed_is(a->w.dtype) && y_cols(a, gated) % PACKED_ROWS != 0)
-		return false;
+		return false; /* ups begin within a unit */
+	/* the copy engine needs rows of whole 16 bytes */
 	if (a->w.cols % 8 != 0 || (gated && (a->w.rows % 2 != 0 || a->y_dtype != DTYPE_BF16)))
 		return false;
 	return aligned(a->x) && aligned(a->w.data);
@@ -79,9 +79,9 @@ static bool wide_takes(struct stream *stream, const struct op_gemm *a, bool gate
 
 bool wide_can(struct stream *stream, const struct op_gemm *a, bool gated)
 {
-	const uint32_t most = packed_is(a->w.dtype) ? WIDE_PACKED_ROWS_MAX : WIDE_ROWS_MAX;
-
-	return a->n_rows >= WIDE_ROWS_MIN && a->n_rows <= most && wide_takes(stream, a, gated);
+	if (!packed_is(a->w.dtype) && (a->n_rows < WIDE_ROWS_MIN || a->n_rows > WIDE_ROWS_MAX))
+		return false;
+	return a->n_rows >= WIDE_PACKED_ROWS_MIN && wide_takes(stream, a, gated);
 }
 
 /* Columns of y for each row of a tile's height. */
@@ -212,5 +212,6 @@ int wide_launch_invariant(struct stream *stream, const struct op_gemm *args, boo
 {
 	if (!wide_takes(stream, args, gated))
 		return -ENOTSUP;
-	return wide_launch_all(stream, wide_kernel_for(WIDE_ROWS_MAX, gated, PACKED_NOT), args, variant);
+	return wide_launch_all(stream, wide_kernel_for(WIDE_ROWS_MAX, gated, packed_kind_of(&args->w)), args,
+		variant);
 }

@@ -17,8 +17,8 @@ extern "C" {
 
 #define WIDE_VARIANTS_MAX 8
 #define WIDE_ROWS_MIN 17u
-#define WIDE_ROWS_MAX 64u         /* of a launch */
-#define WIDE_PACKED_ROWS_MAX 128u /* with packed weights, by two launches */
+#define WIDE_ROWS_MAX 64u
+#define WIDE_PACKED_ROWS_MIN 9u /* of packed weights, and any number, WIDE_ROWS_MAX a launch */
 
 #ifdef MIMEO_CUDA_SM90A
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Our own products for compute-sanitizer's racecheck: each variant of skinny.cu, wide.cu and broad.cu,
+ * Our own products for compute-sanitizer's racecheck: each variant of skinny.cu, wide.cu and broad.cu for
+ * weights that are not packed,
  * launched by itself and not through gemm.c, because racecheck breaks down where one of cuBLASLt's
  * kernels runs. The device is said to have two multiprocessors, so that with small matrices, too, a
  * block goes on to further tiles and round its ring. What comes out is what the cpu device makes.
