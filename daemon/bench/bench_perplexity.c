@@ -10,6 +10,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <mimeo/text.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -137,18 +138,40 @@ struct perplexity_sum {
 	uint64_t n_windows, n_tokens, n_bytes; /* tokens that count, and their text */
 };
 
-/* Add the length of the ids' text to *n_bytes. A part of a character counts as U+FFFD does. */
-static int perplexity_count_bytes(const struct perplexity *p, const int32_t *ids, size_t n, int sign, uint64_t *n_bytes)
-{
-	char *utf8;
-	size_t length;
-	int rc = mimeo_text_decode(p->tokenizer, ids, n, MIMEO_TEXT_SKIP_SPECIAL, &utf8, &length);
+DEFINE_CLEANUP(stream, struct mimeo_text_stream, mimeo_text_stream_free)
 
-	if (rc < 0)
-		return bench_fail(rc, "decoding tokens: %s", mimeo_strerror(rc));
-	free(utf8);
-	*n_bytes += sign > 0 ? length : -length;
-	return 0;
+static int perplexity_open_stream(const struct perplexity *p, struct mimeo_text_stream **ret)
+{
+	struct mimeo_text_stream_config config = MIMEO_TEXT_STREAM_CONFIG_INIT;
+
+	config.flags = MIMEO_TEXT_SKIP_SPECIAL;
+	int rc = mimeo_text_stream_new(ret, p->tokenizer, &config);
+	return rc < 0 ? bench_fail(rc, "decoding tokens: %s", mimeo_strerror(rc)) : 0;
+}
+
+/* The length of the text that the next ids complete; n 0: of what is held back at the end. */
+static int perplexity_decode(struct mimeo_text_stream *stream, const int32_t *ids, size_t n, size_t *ret_length)
+{
+	const char *utf8;
+	int rc = n > 0 ? mimeo_text_stream_push(stream, ids, n, &utf8, ret_length)
+		       : mimeo_text_stream_end(stream, &utf8, ret_length);
+
+	return rc < 0 ? bench_fail(rc, "decoding tokens: %s", mimeo_strerror(rc)) : 0;
+}
+
+/* Add the bytes of the next window's own tokens that count. One stream decodes all windows: many a decoder drops the
+ * space ahead of a text, and a character's tokens may lie in two windows. It counts where it is complete. */
+static int perplexity_count_bytes(
+	struct mimeo_text_stream *stream, const int32_t *ids, size_t n, bool first_counts, uint64_t *n_bytes)
+{
+	size_t first, others = 0;
+	int rc = perplexity_decode(stream, ids, 1, &first);
+
+	if (rc == 0 && n > 1)
+		rc = perplexity_decode(stream, ids + 1, n - 1, &others);
+	if (rc == 0)
+		*n_bytes += others + (first_counts ? first : 0);
+	return rc;
 }
 
 static int perplexity_score(const struct perplexity *p, const int32_t *window, uint32_t n, struct perplexity_sum *sum)
@@ -168,12 +191,13 @@ static int perplexity_score(const struct perplexity *p, const int32_t *window, u
 	return rc;
 }
 
-/* Tokens behind the last whole window are left out. */
+/* Tokens after the last whole window are left out. */
 static int perplexity_sum(const struct perplexity *p, uint32_t n, struct perplexity_sum *ret)
 {
 	CLEANUP(cleanup_free) int32_t *window = calloc(n, sizeof(*window));
+	CLEANUP(cleanup_stream) struct mimeo_text_stream *stream = NULL;
 	const uint32_t begin = p->has_begin ? 1 : 0, own = n - begin;
-	int rc = 0;
+	size_t held;
 
 	assert(n >= 2);
 	*ret = (struct perplexity_sum){.n_windows = p->n_ids / own};
@@ -181,16 +205,19 @@ static int perplexity_sum(const struct perplexity *p, uint32_t n, struct perplex
 	if (!window)
 		return bench_fail(-ENOMEM, "no memory");
 	window[0] = p->info->bos;
+	int rc = perplexity_open_stream(p, &stream);
 	for (size_t i = 0; i < ret->n_windows && rc == 0; i++) {
 		const int32_t *ids = p->ids + i * own;
 
 		memcpy(window + begin, ids, own * sizeof(*window));
 		rc = perplexity_score(p, window, n, ret);
 		if (rc == 0)
-			rc = perplexity_count_bytes(p, ids, own, 1, &ret->n_bytes);
-		if (rc == 0 && !begin)
-			rc = perplexity_count_bytes(p, ids, 1, -1, &ret->n_bytes);
+			rc = perplexity_count_bytes(stream, ids, own, begin, &ret->n_bytes);
 	}
+	if (rc == 0)
+		rc = perplexity_decode(stream, NULL, 0, &held);
+	if (rc == 0)
+		ret->n_bytes += held;
 	return rc;
 }
 

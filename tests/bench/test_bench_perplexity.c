@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * mimeo-bench perplexity as a user runs it, with models of bytes: tinycalc with a tokenizer whose tokens are bytes, beside
- * a dense reference; and a model that is made by hand, whose logits are the same behind any token, so that its
+ * mimeo-bench perplexity as a user runs it, with models of bytes: tinycalc with a tokenizer whose tokens are bytes,
+ * beside a dense reference; and a model that is made by hand, whose logits are the same after any token, so that its
  * perplexity is known.
  */
 
@@ -36,6 +36,17 @@ static const char by_hand[] =
 	"fill('lm_head.weight', a, 160 * ord('a'), 160)\n"
 	"open(path, 'wb').write(data)\n";
 
+/* A tokenizer of characters, in which the word "a" is "_a", and texts begin with a word. */
+static const char of_spaces[] =
+	"import json, sys\n"
+	"tokenizer = json.load(open(sys.argv[1]))\n"
+	"metaspace = {'type': 'Metaspace', 'replacement': '_', 'prepend_scheme': 'always', 'split': True}\n"
+	"vocab = {chr(i): i for i in range(32, 127)}\n"
+	"vocab.update({'<|begin|>': 1, '<|end|>': 2})\n"
+	"tokenizer.update(pre_tokenizer=metaspace, decoder=metaspace)\n"
+	"tokenizer['model'].update(vocab=vocab, merges=[])\n"
+	"json.dump(tokenizer, open(sys.argv[2], 'w'))\n";
+
 static void write_file(const char *name, const char *text)
 {
 	char path[128];
@@ -53,9 +64,11 @@ static int setup(void **state)
 
 	assert_non_null(mkdtemp(folder));
 	write_file("by_hand.py", by_hand);
-	return shell(output, "set -e; cd %s; t=\"$MIMEO_SOURCE\"/tests/data/byte-tokenizer; for m in calc uniform hand plain; do "
+	write_file("of_spaces.py", of_spaces);
+	return shell(output, "set -e; cd %s; t=\"$MIMEO_SOURCE\"/tests/data/byte-tokenizer; "
+		"for m in calc uniform hand plain spaces; do "
 		"mkdir $m; cp " MODELS "tinycalc/[cgm]*.* $t/*.json $m; chmod u+w $m/*; done; python3 by_hand.py uniform 0; "
-		"python3 by_hand.py hand 0.03125; sed -n '/\"post_processor\"/q;p' $t/tokenizer.json >plain/tokenizer.json; "
+		"python3 by_hand.py hand 0.03125; python3 of_spaces.py $t/tokenizer.json spaces/tokenizer.json; sed -n '/\"post_processor\"/q;p' $t/tokenizer.json >plain/tokenizer.json; "
 		"echo '\"post_processor\": null,' >>plain/tokenizer.json; "
 		"sed -n '/\"decoder\"/,$p' $t/tokenizer.json >>plain/tokenizer.json", folder);
 }
@@ -81,7 +94,7 @@ static bool sees_all_before(const void *mask, uint32_t q, uint32_t k)
 	return k <= q;
 }
 
-/* In nats, of tokens[n - 1] behind those before it. */
+/* In nats, of tokens[n - 1] after those before it. */
 static double dense_nll(const struct dense *dense, const int32_t *tokens, uint32_t n)
 {
 	double logits[DENSE_VOCAB], sum = 0;
@@ -173,6 +186,32 @@ static void test_without_a_begin_token_the_first_of_a_window_does_not_count(void
 	json_decref(rows);
 }
 
+/* Each second token is a space: windows of two of them begin with one. The decoder drops the first one alone. */
+static void test_space_ahead_of_a_window_counts(void **state)
+{
+	static const char text[] = "a b c d e f";
+
+	write_file("text", text);
+	json_t *rows = rows_of_text("spaces", "--contexts 3,4");
+	for (size_t i = 0; i < 2; i++)
+		assert_true(number(rows, i, "bytes") == sizeof(text) - 1);
+	assert_true(number(rows, 0, "windows") == 6 && number(rows, 1, "windows") == 4);
+	assert_true(number(rows, 0, "tokens") == sizeof(text) && number(rows, 1, "tokens") == sizeof(text));
+	json_decref(rows);
+}
+
+/* The bytes of each character lie in two windows. */
+static void test_character_between_windows_has_its_own_length(void **state)
+{
+	static const char text[] = "a\xc3\xa4\xc3\xb6\xc3\xbcz";
+
+	write_file("text", text);
+	json_t *rows = rows_of_text("calc", "--contexts 3");
+	assert_true(number(rows, 0, "windows") == 4);
+	assert_true(number(rows, 0, "bytes") == sizeof(text) - 1);
+	json_decref(rows);
+}
+
 static void test_graphs_change_nothing(void **state)
 {
 	write_file("text", "count 97 3\n97 98 99\nadd 12 30\n42\n");
@@ -245,6 +284,8 @@ int main(void)
 		cmocka_unit_test(test_equal_logits_give_the_size_of_the_vocabulary),
 		cmocka_unit_test(test_model_by_hand_gives_what_is_computed_by_hand),
 		cmocka_unit_test(test_without_a_begin_token_the_first_of_a_window_does_not_count),
+		cmocka_unit_test(test_space_ahead_of_a_window_counts),
+		cmocka_unit_test(test_character_between_windows_has_its_own_length),
 		cmocka_unit_test(test_graphs_change_nothing),
 		cmocka_unit_test(test_shipped_text_is_ascii_and_the_default),
 		cmocka_unit_test(test_refusals_say_what_is_missing),
