@@ -71,6 +71,7 @@ struct perplexity {
 	int32_t *ids;  /* [n_ids] of the text, without the begin token */
 	size_t n_ids;
 	bool has_begin; /* windows begin with info->bos */
+	char graph_mode[32]; /* "": the daemon does not tell */
 };
 
 static void perplexity_deinit(struct perplexity *p)
@@ -115,6 +116,14 @@ static int perplexity_encode(struct perplexity *p, const struct perplexity_text 
 	return 0;
 }
 
+static void perplexity_ask_graph_mode(struct perplexity *p)
+{
+	CLEANUP(cleanup_answer) struct answer *answer = NULL;
+
+	if (target_ask(p->work->target, "models", &answer) == 0 && p->model < answer->n_rows)
+		answer_text(answer, p->model, "resolved", p->graph_mode, sizeof(p->graph_mode));
+}
+
 static int perplexity_open(struct perplexity *p, const struct perplexity_text *text)
 {
 	const char *name = p->work->options->model_name;
@@ -127,6 +136,7 @@ static int perplexity_open(struct perplexity *p, const struct perplexity_text *t
 		return bench_fail(index, "%s: %s", name, mimeo_strerror(index));
 	p->model = (uint32_t)index;
 	p->info = mimeo_model_get(p->m, p->model);
+	perplexity_ask_graph_mode(p);
 	rc = perplexity_open_tokenizer(p);
 	return rc < 0 ? rc : perplexity_encode(p, text);
 }
@@ -249,6 +259,7 @@ static int perplexity_row(const struct perplexity *p, const struct perplexity_te
 	results_value(results, "perplexity", "PERPLEXITY", TABLE_PRECISE, exp(nll));
 	results_value(results, "bits_per_byte", "BITS/BYTE", TABLE_PRECISE, sum.nll / M_LN2 / (double)sum.n_bytes);
 	results_seconds(results, "seconds", "TIME", (double)(clock_ns() - start) * 1e-9);
+	results_text(results, "graph_mode", NULL, *p->graph_mode ? p->graph_mode : NULL);
 	results_floor(results, NULL);
 	results_note(results, results_on_cpu(results) ? ON_CPU : NULL);
 	return 0;

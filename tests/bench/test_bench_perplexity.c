@@ -215,8 +215,10 @@ static void test_character_between_windows_has_its_own_length(void **state)
 static void test_graphs_change_nothing(void **state)
 {
 	write_file("text", "count 97 3\n97 98 99\nadd 12 30\n42\n");
-	json_t *rows = rows_of_text("calc", "--contexts 16"), *other = rows_of_text("calc", "--contexts 16 --graph-mode full");
+	json_t *rows = rows_of_text("calc", "--contexts 16"), *other = rows_of_text("calc", "--contexts 16 --graph-mode piecewise");
 
+	assert_string_equal(text(rows, 0, "graph_mode"), "NONE");
+	assert_string_equal(text(other, 0, "graph_mode"), "PIECEWISE");
 	assert_true(number(rows, 0, "nats_per_token") == number(other, 0, "nats_per_token"));
 	json_decref(other);
 	json_decref(rows);
