@@ -4,7 +4,7 @@ import html
 import math
 
 PANEL, LEFT, LEGEND, HEIGHT, TOP, BOTTOM = 320, 60, 150, 360, 64, 48
-COLOURS = ("#1f6fb4", "#c0392b", "#2e7d32", "#b8860b")
+COLOURS = ("#1f6fb4", "#c0392b", "#2e7d32", "#b8860b", "#6a3d9a", "#00838f", "#ad1457", "#5d4037")
 TEXT, GRID, FLOOR = "#222222", "#dddddd", "#777777"
 
 
@@ -23,6 +23,12 @@ def rounds(least, most):
     first = max(v for v in all_of_them if v <= least)
     last = min(v for v in all_of_them if v >= most)
     return [v for v in all_of_them if first <= v <= last]
+
+
+def log_ticks(least, most):
+    """At least two, also around a single number."""
+    ticks = rounds(least, most)
+    return ticks if len(ticks) > 1 else rounds(least / 2, most * 2)
 
 
 def linear_ticks(most):
@@ -52,7 +58,7 @@ class Axes:
         points = [p for one in panel["lines"] for p in one["points"] + one["floor"]]
         self.xs = sorted({x for x, _ in points})
         ys = [y for _, y in points]
-        self.ticks = rounds(min(ys), max(ys)) if log else linear_ticks(max(ys))
+        self.ticks = log_ticks(min(ys), max(ys)) if log else linear_ticks(max(ys))
         self.log, self.left, self.right = log, left + LEFT, left + PANEL - 10
 
     def x(self, value):
@@ -95,6 +101,8 @@ def draw(title, x_label, y_label, panels, log=False):
     of all, in the order of the first panel that has each."""
     width = PANEL * len(panels) + LEGEND
     names = list(dict.fromkeys(one["name"] for panel in panels for one in panel["lines"]))
+    if len(names) > len(COLOURS):
+        raise ValueError(f"{title}: {len(names)} names of lines, but {len(COLOURS)} colours")
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" font-family="sans-serif">',
            f'<rect width="{width}" height="{HEIGHT}" fill="#ffffff"/>', text(LEFT, 24, title, size=14)]
     for i, panel in enumerate(panels):

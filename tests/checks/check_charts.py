@@ -130,6 +130,31 @@ def test_what_does_not_fit_is_left_out_and_named(folder):
     assert not any(line.startswith("1B       32   131064") for line in page.splitlines()), page
 
 
+def panel_of(*lines_of):
+    return [{"title": "", "lines": [{"name": name, "points": points, "floor": points} for name, points in lines_of]}]
+
+
+def test_log_axis_of_one_round_number_has_ticks_around_it(_):
+    for value in 1.0, 2.0, 5.0, 0.01:
+        svg = xml.fromstring(figures.charts.draw("", "", "", panel_of(("a", [(1, value), (2, value)])), True))
+        (line,), _floors = lines(svg)
+        top, bottom = (float(one.get("y1")) for one in (svg.findall(SVG + "line")[-1], svg.find(SVG + "line")))
+        assert all(top < y < bottom for _, y in points_of(line)), value
+
+
+def test_each_name_has_a_colour_or_the_chart_is_refused(_):
+    names = [f"line {i}" for i in range(len(figures.charts.COLOURS) + 1)]
+    svg = xml.fromstring(figures.charts.draw("", "", "", panel_of(*((name, [(1, 1), (2, 2)]) for name in names[:-1]))))
+    assert set(names[:-1]) <= set(texts(svg))
+    assert len({line.get("stroke") for line in lines(svg)[0]}) == len(names) - 1
+    try:
+        figures.charts.draw("too many", "", "", panel_of(*((name, [(1, 1), (2, 2)]) for name in names)))
+    except ValueError as error:
+        assert "too many: 9 names of lines, but 8 colours" in str(error)
+    else:
+        assert False, "it was drawn"
+
+
 def test_page_names_the_device_of_each_model(folder):
     write_results(folder)
     sections = figures.page().split("\n# ")
