@@ -217,8 +217,8 @@ SECTIONS = [
       ("prompt tokens", "prompt_tokens", count), ("from the cache", "cached_tokens", count),
       ("first token", "first_median_s", seconds), ("p99", "first_p99_s", seconds)]),
     ("fair", "FAIR SHARE OF TWO USERS", "Two users of weights 1 and 3, the first of whom floods the daemon with long "
-     "prompts: computed tokens of both where both have more requests than there is room for, and the time of a token of "
-     "the second one beside the flood and alone, with one request in flight in each process.",
+     "prompts: computed tokens of both where both have more requests than there is room for, and the time of a token "
+     "of the second one beside the flood and alone, with one request in flight in each process.",
      [("model", "model", plain), ("processes of each", "processes", plain),
       ("weight 1, tokens/s", "light_tokens_per_s", count), ("weight 3, tokens/s", "heavy_tokens_per_s", count),
       ("3:1", "tokens_ratio", ratio), ("p99 alone", "alone_p99_s", seconds), ("p99 beside", "beside_p99_s", seconds),
@@ -323,23 +323,24 @@ def literal(lines):
 
 
 def section(bench, heading, text, columns):
-    rows = results_of(bench)
-    unmeasured = [row for row in rows if is_unmeasured(row)]
-    rows = [row for row in rows if not is_unmeasured(row)]
-    if not rows:
+    all_rows = results_of(bench)
+    if not all_rows:
         return ""
+    unmeasured = [row for row in all_rows if is_unmeasured(row)]
+    rows = [row for row in all_rows if not is_unmeasured(row)]
     left_out = unmeasured_text(unmeasured, columns)
     columns = [c for c in columns if any(row.get(c[1]) is not None for row in rows)]
     cells = [[title for title, _, _ in columns]]
     cells += [[form(row.get(key)) for _, key, form in columns] for row in rows]
-    return (f"\n# {heading}\n\n{text}\n{literal(align(cells))}{left_out}\n{source_of(rows)}.\n"
+    measured = literal(align(cells)) if rows else ""
+    return (f"\n# {heading}\n\n{text}\n{measured}{left_out}\n{source_of(rows or unmeasured)}.\n"
             .replace("_", "\\_"))
 
 
 def peers_section(peers):
     numbers = sorted({int(n) for s in peers["series"] for n in s["tokens_per_s"]})
     cells = [["tokens/s, N =", *map(str, numbers)]]
-    for series in peers["series"] + [mimeo_series()]:
+    for series in peers["series"] + own_series():
         cells.append([series["name"], *(count(series["tokens_per_s"].get(str(n))) for n in numbers)])
     return f"\n# OTHER WAYS TO SHARE A DEVICE\n\n{peers['load']}, on one {peers['device']}.\n{literal(align(cells))}"
 
@@ -399,15 +400,18 @@ def growth_charts():
 
 # ---- README's chart and figures ----
 
-def mimeo_series():
-    rows = [row for row in results_of("share") if row["model"] == "1B"]
+def own_series():
+    """One, or none if it is not measured."""
+    rows = [row for row in results_of("share") if row["model"] == "1B" and row.get("tokens_per_s")]
+    if not rows:
+        return []
     device = rows[0]["device"]
-    return {
+    return [{
         "name": "mimeod, N processes" + ("" if device == read_rows(HERE / "peers.json")["device"] else f" ({device})"),
         "device": device,
         "tokens_per_s": {str(row["processes"]): row["tokens_per_s"] for row in rows},
         "device_gigabytes": {str(row["processes"]): row["device_used_bytes"] / 1e9 for row in rows},
-    }
+    }]
 
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 360, 60, 290, 40, 45
@@ -416,7 +420,7 @@ COLOURS = ("#888888", "#b8860b", "#1f6fb4", "#c0392b")
 
 def chart():
     peers = read_rows(HERE / "peers.json")
-    series = peers["series"] + [mimeo_series()]
+    series = peers["series"] + own_series()
     numbers = sorted({int(n) for s in series for n in s["tokens_per_s"]})
     most = max(max(s["tokens_per_s"].values()) for s in series)
     step = 5000
@@ -454,19 +458,24 @@ def chart():
 
 def readme_figures():
     decode = {(r["model"], r["batch"]): r for r in results_of("decode")}
-    own, peers = mimeo_series(), read_rows(HERE / "peers.json")
+    peers = read_rows(HERE / "peers.json")
     torch = peers["series"][0]
-    elsewhere = "" if own["device"] == peers["device"] else f" on one {peers['device']}"
-    one, eight = decode["1B", 1], decode["8B", 8]
-    return "\n".join([
-        f"- 8 processes with one sequence each on one {own['device']}: **{count(own['tokens_per_s']['8'])} tokens/s** in"
-        f" {own['device_gigabytes']['8']:.1f} GB of device memory; 8 torch processes with a CUDA graph each"
-        f"{elsewhere}: {count(torch['tokens_per_s']['8'])} tokens/s in {torch['device_gigabytes']['8']:.1f} GB.",
-        f"- A decode step of the 1B model at one row on one {one['device']}: **{seconds(one['step_median_s'])}**, where reading weights,"
-        f" keys and values once takes {seconds(one['floor_median_s'])} (the bandwidth floor).",
-        f"- A decode step of the 8B model at 8 rows on one {eight['device']}: **{seconds(eight['step_median_s'])}**, bandwidth"
-        f" floor {seconds(eight['floor_median_s'])}.",
-    ])
+    one, eight = decode.get(("1B", 1)), decode.get(("8B", 8))
+    lines = []
+    for own in own_series():
+        elsewhere = "" if own["device"] == peers["device"] else f" on one {peers['device']}"
+        lines.append(f"- 8 processes with one sequence each on one {own['device']}:"
+                     f" **{count(own['tokens_per_s']['8'])} tokens/s** in {own['device_gigabytes']['8']:.1f} GB of"
+                     f" device memory; 8 torch processes with a CUDA graph each{elsewhere}:"
+                     f" {count(torch['tokens_per_s']['8'])} tokens/s in {torch['device_gigabytes']['8']:.1f} GB.")
+    if one:
+        lines.append(f"- A decode step of the 1B model at one row on one {one['device']}:"
+                     f" **{seconds(one['step_median_s'])}**, where reading weights, keys and values once takes"
+                     f" {seconds(one['floor_median_s'])} (the bandwidth floor).")
+    if eight:
+        lines.append(f"- A decode step of the 8B model at 8 rows on one {eight['device']}:"
+                     f" **{seconds(eight['step_median_s'])}**, bandwidth floor {seconds(eight['floor_median_s'])}.")
+    return "\n".join(lines)
 
 
 BLOCK = re.compile(r"(<!-- figures: performance/figures.py update -->\n).*?(\n<!-- end -->)", re.S)

@@ -128,6 +128,23 @@ def test_what_does_not_fit_is_left_out_and_named(folder):
     assert not any(re.match(r"1B +32 +131064\b", line) for line in page.splitlines()), page
 
 
+def test_section_without_figures_says_why(folder):
+    write_results(folder)
+    rows = [dict(step("1B", rows, 1024), step_median_s=None, ratio=None, note=NO_SPACE) for rows in (1, 8)]
+    (folder / "shapes-1B.json").write_text(json.dumps(rows), encoding="utf-8")
+    (folder / "shapes-8B.json").write_text("null", encoding="utf-8")
+    section = next(one for one in figures.page().split("\n# ") if one.startswith("OTHER SHAPES"))
+    assert "```" not in section, section
+    assert section.endswith(f"\n\nNot measured ({NO_SPACE}): 1B, rows 1, context 1024; 1B, rows 8, context 1024.\n\n"
+                            "Device A, 2000-01-01, commit abc.\n"), section
+
+
+def test_page_and_readme_are_made_without_share_and_decode(folder):
+    (folder / "share-8B.json").write_text(json.dumps([shared("8B", n) for n in PROCESSES]), encoding="utf-8")
+    assert "mimeod, N processes" not in figures.page() + figures.chart()
+    assert figures.readme_figures() == ""
+
+
 def panel_of(*lines_of):
     return [{"title": "", "lines": [{"name": name, "points": points, "floor": points} for name, points in lines_of]}]
 
