@@ -233,8 +233,9 @@ SECTIONS = [
      "position was accepted, by prompt; both models of tinycalc were trained for the first one.",
      [("prompt", "text", plain), ("per verification", "tokens_per_verification", ratio),
       ("acceptance", "acceptance", plain)]),
-    ("perplexity", "ACCURACY", "Perplexity of a model on the shipped text, in windows of CONTEXT tokens, of which the first "
-     "does not count.",
+    ("perplexity", "ACCURACY", "Perplexity of trained models on the shipped text, which is split into windows. Context: "
+     "tokens of a window, the first of which does not count. A device that computes in bf16 gives slightly other "
+     "figures than the cpu device, which computes in float32.",
      [("model", "model", plain), ("context", "context", plain), ("tokens", "tokens", count),
       ("perplexity", "perplexity", "{:.6g}".format), ("bits per byte", "bits_per_byte", "{:.4g}".format)]),
     ("modes", "GRAPH MODES", "The same decode step as one graph (full) and as graph segments with attention "
@@ -277,9 +278,9 @@ mimeo-performance - measured figures of Mimeo
 
 This page is generated from the JSON results of *mimeo-bench*(1) and of the developers' benches
 (_performance/results_ in the source tree). The models 1B, 3B, 8B and V2-Lite have the shapes of Llama-3.2-1B,
-Llama-3.2-3B, Llama-3.1-8B and DeepSeek-V2-Lite, others that of their name. All but the shipped _tinycalc_ have random
-bf16 weights. The device of a table is named below it; figures of different devices do not compare. To measure another
-device:
+Llama-3.2-3B, Llama-3.1-8B and DeepSeek-V2-Lite; the others have the shape that they are named after. All but the
+shipped _tinycalc_ have random bf16 weights, unless a section says otherwise. The device of a table is named below it;
+figures of different devices cannot be compared. To measure another device:
 
 ```
 mimeo-bench --shape 1B decode
@@ -291,9 +292,10 @@ mimeo-bench --shape 1B --plot load.svg load
 
 def results_of(bench):
     rows = []
-    for path in sorted(RESULTS.glob(f"{bench}-*.json")):
+    for path in sorted(RESULTS.glob(f"{bench}-*.json"), key=lambda path: path.stem):
         for row in read_rows(path) or []:
-            rows.append(dict(row, model=row.get("model") or path.stem.partition("-")[2]))
+            model = row.get("model") or path.stem.partition("-")[2]
+            rows.append(dict(row, model=pathlib.PurePath(model).name))
     return rows
 
 

@@ -145,6 +145,14 @@ def test_page_and_readme_are_made_without_share_and_decode(folder):
     assert figures.readme_figures() == ""
 
 
+def test_model_of_a_folder_has_its_name(folder):
+    row = row_of("1B", context=512, tokens=100, seconds=1.0, perplexity=10.0, bits_per_byte=1.0)
+    (folder / "perplexity-x.json").write_text(json.dumps([dict(row, model="/models/Some-1B")]), encoding="utf-8")
+    section = next(one for one in figures.page().split("\n# ") if one.startswith("ACCURACY"))
+    assert re.search(r"^Some-1B +512 +100 +10 +1$", section, re.M), section
+    assert section.endswith("\nDevice A, 2000-01-01, commit abc.\n"), section
+
+
 def panel_of(*lines_of):
     return [{"title": "", "lines": [{"name": name, "points": points, "floor": points} for name, points in lines_of]}]
 
