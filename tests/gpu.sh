@@ -298,26 +298,39 @@ options_of() # bench
 	esac
 }
 
-# Runs a command that `finish` can end; its status.
-watched()
+# The time limit of a bench, which is that of mimeo-bench's stages, too.
+limit_of() # bench
 {
 	local most
 	most=$(left)
-	[ "$most" -le 120 ] || most=120
-	timeout -k 5 "$most" "$@" </dev/null &
+	case $1 in
+	shapes | growth_*) ;;
+	*) [ "$most" -le 120 ] || most=120 ;;
+	esac
+	echo "$most"
+}
+
+# Runs a command that `finish` can end; its status.
+watched() # seconds, command ...
+{
+	timeout -k 5 "$@" </dev/null &
 	pids=($!)
 	wait "${pids[0]}"
 }
 
 # A shape that several benches take is made once; in models/, where they then run, its path is its name.
-make_model() # shape
+make_model() # shape, log
 {
-	[ -f "$work/models/$1/config.json" ] || watched "$build/examples/make-checkpoint" --shape "$1" "$work/models/$1"
+	local folder=$work/models/$1
+	[ ! -f "$folder/config.json" ] || return 0
+	watched "$(left)" "$build/examples/make-checkpoint" --shape "$1" "$folder" >"$2" 2>&1 && return
+	rm -rf "$folder"
+	return 1
 }
 
 run_bench() # program, bench, model
 {
-	local program=$1 name bench=$2 model=(--shape "$3") place=$PWD start=$SECONDS
+	local program=$1 name bench=$2 model=(--shape "$3") place=$PWD start=$SECONDS most stages=()
 	shift
 	name=$1-$(basename "$2")
 	case $bench in
@@ -327,12 +340,27 @@ run_bench() # program, bench, model
 	esac
 	echo "$1, $(basename "$2") ..."
 	case $1 in
-	growth_*) [ -d "$2" ] || { make_model "$2" && model=(--model "$2") place=$work/models; } ;;
+	growth_*)
+		if [ ! -d "$2" ]; then
+			if ! make_model "$2" "$work/$name.log"; then
+				echo "  not measured, because the model could not be made:"
+				sed 's/^/  /' "$work/$name.log" | tail -n 3
+				return
+			fi
+			model=(--model "$2") place=$work/models
+		fi
+		;;
 	esac
+	if [ "$(left)" -le 5 ]; then
+		echo "  not measured: no time is left"
+		return
+	fi
+	most=$(limit_of "$1")
+	[ "$most" -le 120 ] || stages=(--timeout "$most")
 	[ ! -d "$2" ] || model=(--model "$2")
 	[ ! -d "$2" ] || [ "$1" != speculation ] || model+=(--draft "$2-eagle")
-	if TMPDIR=$work watched env -C "$place" "$build/$program" --json --device "$MIMEO_DEVICE" "${model[@]}" \
-		$(options_of "$1") "$bench" >"$work/$name.part" 2>"$work/$name.log"; then
+	if TMPDIR=$work watched "$most" env -C "$place" "$build/$program" --json --device "$MIMEO_DEVICE" "${model[@]}" \
+		${stages[@]+"${stages[@]}"} $(options_of "$1") "$bench" >"$work/$name.part" 2>"$work/$name.log"; then
 		mv "$work/$name.part" "$work/$name.json"
 		echo "  $((SECONDS - start)) s"
 	else
