@@ -233,9 +233,9 @@ SECTIONS = [
      "position was accepted, by prompt; both models of tinycalc were trained for the first one.",
      [("prompt", "text", plain), ("per verification", "tokens_per_verification", ratio),
       ("acceptance", "acceptance", plain)]),
-    ("perplexity", "ACCURACY", "Perplexity of trained models on the shipped text, which is split into windows. Context: "
-     "tokens of a window, the first of which does not count. A device that computes in bf16 gives slightly other "
-     "figures than the cpu device, which computes in float32.",
+    ("perplexity", "ACCURACY", "Perplexity of trained models on the shipped text, which is split into windows. "
+     "Context: tokens of a window, the first of which does not count. A device that computes in bf16 gives slightly "
+     "other figures than the cpu device, which computes in float32.",
      [("model", "model", plain), ("context", "context", plain), ("tokens", "tokens", count),
       ("perplexity", "perplexity", "{:.6g}".format), ("bits per byte", "bits_per_byte", "{:.4g}".format)]),
     ("modes", "GRAPH MODES", "The same decode step as one graph (full) and as graph segments with attention "

@@ -300,8 +300,8 @@ int bench_fair(const struct bench_options *options, struct results *results)
 
 	for (uint32_t i = 0; i < options->processes.n && rc == 0; i++)
 		rc = fair_measure(options, &loads, &target, options->processes.at[i], results);
-	results_explain(results, "targets: tokens of weight 3 are %g times those of weight 1, within %g %%; P99 of the time of "
-		"a token beside the flood <= %g of that alone", TARGET_TOKENS, 100 * TOLERANCE, TARGET_P99);
+	results_explain(results, "targets: tokens of weight 3 are %g times those of weight 1, within %g %%; P99 of the time "
+		"of a token beside the flood <= %g of that alone", TARGET_TOKENS, 100 * TOLERANCE, TARGET_P99);
 	results_explain(results, "prompts of the flood of %u to %u tokens, seed %u", options->flood_least, options->flood,
 		options->seed);
 	return rc;

@@ -59,7 +59,7 @@ static void test_other_users_than_root_are_told_why_not(void **state)
 
 	/* A copy that any user can execute. */
 	assert_int_equal(shell(output, "d=$(mktemp -d); chmod 755 $d; "
-		"cp \"$MIMEO_BUILD\"/daemon/mimeo-bench \"$MIMEO_BUILD\"/sdk/libmimeo.so.0 \"$MIMEO_BUILD\"/sdk/text/libmimeo-text.so.0 $d; "
+		"b=\"$MIMEO_BUILD\"; cp \"$b\"/daemon/mimeo-bench \"$b\"/sdk/libmimeo.so.0 \"$b\"/sdk/text/libmimeo-text.so.0 $d; "
 		"cd $d; export LD_LIBRARY_PATH=$d; "
 		"[ $(id -u) = 0 ] && as='setpriv --reuid=65534 --clear-groups' || as=; "
 		"$as ./mimeo-bench --model /none --mimeod /none fair 2>&1; s=$?; cd /; rm -r $d; exit $s"), 1);

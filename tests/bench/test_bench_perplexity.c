@@ -68,7 +68,8 @@ static int setup(void **state)
 	return shell(output, "set -e; cd %s; t=\"$MIMEO_SOURCE\"/tests/data/byte-tokenizer; "
 		"for m in calc uniform hand plain spaces; do "
 		"mkdir $m; cp " MODELS "tinycalc/[cgm]*.* $t/*.json $m; chmod u+w $m/*; done; python3 by_hand.py uniform 0; "
-		"python3 by_hand.py hand 0.03125; python3 of_spaces.py $t/tokenizer.json spaces/tokenizer.json; sed -n '/\"post_processor\"/q;p' $t/tokenizer.json >plain/tokenizer.json; "
+		"python3 by_hand.py hand 0.03125; python3 of_spaces.py $t/tokenizer.json spaces/tokenizer.json; "
+		"sed -n '/\"post_processor\"/q;p' $t/tokenizer.json >plain/tokenizer.json; "
 		"echo '\"post_processor\": null,' >>plain/tokenizer.json; "
 		"sed -n '/\"decoder\"/,$p' $t/tokenizer.json >>plain/tokenizer.json", folder);
 }
@@ -215,7 +216,8 @@ static void test_character_between_windows_has_its_own_length(void **state)
 static void test_graphs_change_nothing(void **state)
 {
 	write_file("text", "count 97 3\n97 98 99\nadd 12 30\n42\n");
-	json_t *rows = rows_of_text("calc", "--contexts 16"), *other = rows_of_text("calc", "--contexts 16 --graph-mode piecewise");
+	json_t *rows = rows_of_text("calc", "--contexts 16");
+	json_t *other = rows_of_text("calc", "--contexts 16 --graph-mode piecewise");
 
 	assert_string_equal(text(rows, 0, "graph_mode"), "NONE");
 	assert_string_equal(text(other, 0, "graph_mode"), "PIECEWISE");
