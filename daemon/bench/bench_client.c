@@ -96,7 +96,7 @@ int client_generate(struct mimeo *m, const struct client_prompt *prompt)
 	return rc < 0 ? client_fail("generate", rc) : 0;
 }
 
-/* The sequence is closed behind the step. */
+/* The sequence is closed after the step. */
 static int client_prepare_score(
 	struct mimeo *m, uint32_t model, struct mimeo_step_row *row, struct mimeo_request *request)
 {
