@@ -235,7 +235,9 @@ SECTIONS = [
       ("acceptance", "acceptance", plain)]),
     ("perplexity", "ACCURACY", "Perplexity of trained models on the shipped text, which is split into windows. "
      "Context: tokens of a window, the first of which does not count. A device that computes in bf16 gives slightly "
-     "other figures than the cpu device, which computes in float32.",
+     "other figures than the cpu device, which computes in float32. Weights of the variants were rounded to the nearest "
+     "number (_tests/data/quantise.py_), not calibrated, and their heads are bf16; 64 is the number of columns that "
+     "share a scale.",
      [("model", "model", plain), ("context", "context", plain), ("tokens", "tokens", count),
       ("perplexity", "perplexity", "{:.6g}".format), ("bits per byte", "bits_per_byte", "{:.4g}".format)]),
     ("modes", "GRAPH MODES", "The same decode step as one graph (full) and as graph segments with attention "
