@@ -3,7 +3,7 @@
 #define MIMEO_KERNELS_CONVERT_H
 
 /*
- * bf16, f16, f32 and e4m3 to float32, on the host, exactly; and float32 to bf16. Runs of CONVERT_BLOCK
+ * bf16, f16, f32 and e4m3 to float32, on the host, exactly; and float32 to bf16 and e4m3. Runs of CONVERT_BLOCK
  * have a constant trip count and no branches, which compilers vectorise at -O2 as well.
  */
 
@@ -52,6 +52,19 @@ CONVERT_VALUE float f16_to_f32(uint16_t x)
 CONVERT_VALUE float e4m3_to_f32(uint8_t x)
 {
 	return float_of_bits((x & 0x7fu) << 20 | (x & 0x80u) << 24) * 0x1p120f;
+}
+
+/* To nearest, ties to even; 448, the largest, stands for what is above it; a NaN stays one. Below 2^-6, e4m3's
+ * smallest normal number, its step is that of float32 at 2^14, whose lowest bits are the code then. */
+CONVERT_VALUE uint8_t f32_to_e4m3(float value)
+{
+	const uint32_t bits = bits_of_float(value), magnitude = bits & 0x7fffffffu;
+	const uint32_t limited = magnitude > 0x43e00000u ? 0x43e00000u : magnitude;
+	const uint32_t normal = ((limited + 0x7ffffu + (limited >> 20 & 1)) >> 20) - (120u << 3);
+	const uint32_t small = bits_of_float(float_of_bits(limited) + 0x1p14f) - 0x46800000u;
+	const uint32_t code = magnitude > 0x7f800000u ? 0x7f : limited < 0x3c800000u ? small : normal;
+
+	return (uint8_t)(code | (bits >> 24 & 0x80u));
 }
 
 /* To nearest, ties to even; a NaN stays one. */
