@@ -3,10 +3,13 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/model/error.h"
+#include "daemon/model/rounding.h"
 #include "ipc/cleanup.h"
 #include "kernels/convert.h"
 #include "kernels/packed.h"
@@ -25,7 +28,7 @@ struct conversion_task {
 static size_t conversion_tile(const struct plan_placement *p)
 {
 	const struct block_format *format = p->tensor->format;
-	size_t unit = p->source.format ? p->source.cols : format ? format->elements : 1;
+	size_t unit = p->source.format || p->rounds ? plan_cols(p) : format ? format->elements : 1;
 
 	if (packed_is(p->dtype))
 		unit *= PACKED_TILE_ROWS;
@@ -68,12 +71,82 @@ static int conversion_pack(const struct conversion *c, size_t at, size_t n, stru
 		(uint8_t *)c->ret + row * plan_row_bytes(c->placement), error);
 }
 
+/* ---- rounded rows ---- */
+
+/* Of a row from `row` on of those converted, whose number in the matrix is `number`. */
+static int conversion_fail_row(const struct conversion *c, const float *row, size_t number, struct model_error *error)
+{
+	size_t k = 0;
+
+	while (isfinite(row[k]))
+		k++;
+	return model_fail(error, -EINVAL, "%s: tensor \"%.128s\": element [%zu, %zu] is %s", c->path,
+		c->placement->tensor->name, number, k, isnan(row[k]) ? "NaN" : "infinite");
+}
+
+static int conversion_round_rows(const struct conversion *c, size_t first, size_t n, const float *rows,
+	uint8_t *codes, struct model_error *error)
+{
+	const uint32_t cols = plan_cols(c->placement);
+
+	for (size_t i = 0; i < n; i++)
+		if (!rounding_row(rows + i * cols, cols, codes + i * cols, &c->ret_factors[first + i]))
+			return conversion_fail_row(c, rows + i * cols, c->first / cols + first + i, error);
+	return 0;
+}
+
+/* n rows of codes to units. */
+static void conversion_pack_codes(const struct plan_placement *p, size_t n, const uint8_t *codes, uint8_t *ret)
+{
+	const uint32_t cols = plan_cols(p), unit_bytes = packed_unit_bytes(p->dtype, false);
+
+	assert(p->dtype == DTYPE_E4M3 && n % PACKED_ROWS == 0);
+	for (size_t row = 0; row < n; row += PACKED_ROWS)
+		for (uint32_t col = 0; col < cols; col += PACKED_COLS, ret += unit_bytes)
+			packed_unit(ret, p->dtype, codes + row * cols + col, cols, NULL, NULL);
+}
+
+/* Likewise, whole rows to what their codes stand for, in the model's dtype, or to units. */
+static int conversion_round(const struct conversion *c, size_t at, size_t n, struct model_error *error)
+{
+	const struct plan_placement *p = c->placement;
+	const uint32_t cols = plan_cols(p);
+	const size_t first = at / cols, n_rows = n / cols;
+	CLEANUP(cleanup_free) float *rows = malloc(n * sizeof(*rows));
+	CLEANUP(cleanup_free) uint8_t *codes = malloc(n);
+	uint8_t *to = (uint8_t *)c->ret + first * plan_row_bytes(p);
+	int rc;
+
+	if (!rows || !codes)
+		return model_fail(error, -ENOMEM, "%s: no memory for tensor \"%.128s\"", c->path, p->tensor->name);
+	rc = conversion_widen(c, at, n, rows, error);
+	if (!rc)
+		rc = conversion_round_rows(c, first, n_rows, rows, codes, error);
+	if (rc)
+		return rc;
+	if (packed_is(p->dtype)) {
+		conversion_pack_codes(p, n_rows, codes, to);
+		return 0;
+	}
+	for (size_t i = 0; i < n_rows; i++)
+		rounding_widen(rows + i * cols, codes + i * cols, cols, c->ret_factors[first + i]);
+	if (p->dtype == DTYPE_F32)
+		memcpy(to, rows, n * sizeof(*rows));
+	else
+		f32_to_bf16_n(to, rows, n);
+	return 0;
+}
+
+/* ---- tiles ---- */
+
 static int conversion_do_tile(const struct conversion *c, uint32_t i, struct model_error *error)
 {
 	const size_t tile = conversion_tile(c->placement), at = i * tile, n = c->n - at < tile ? c->n - at : tile;
 	CLEANUP(cleanup_free) float *widened = NULL;
 	int rc;
 
+	if (c->placement->rounds)
+		return conversion_round(c, at, n, error);
 	if (packed_is(c->placement->dtype))
 		return conversion_pack(c, at, n, error);
 	if (c->placement->dtype == DTYPE_F32)

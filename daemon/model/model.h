@@ -59,8 +59,10 @@ struct model {
 	void *memory;            /* one device block for all of them */
 	/* "fp8 in blocks of 128 x 128, widened to f32 at load", or ", kept packed", or ", 7 of 8 matrices kept
 	 * packed, others widened to bf16 at load"; "": its files are not quantised. Of a GGUF file the types of
-	 * its tensors: "Q4_K, Q6_K, widened to bf16 at load" */
-	char quantised[QUANTISATION_TEXT_MAX + 96];
+	 * its tensors: "Q4_K, Q6_K, widened to bf16 at load". With a head that was rounded, alone or behind "; ":
+	 * "head fp8, kept packed", or "head fp8, widened to f32 at load" */
+	char quantised[QUANTISATION_TEXT_MAX + 144];
+	bool head_rounded;       /* to e4m3, as config.head_fp8 asks */
 	uint64_t bytes;          /* of that block */
 	uint64_t weights_bytes;  /* likewise, without the rope table */
 	double load_seconds;

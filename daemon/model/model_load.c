@@ -164,14 +164,18 @@ static void model_load_describe(const struct plan *plan, struct model *model)
 	const char *wide = model->activation_dtype == DTYPE_F32 ? "f32" : "bf16";
 	char text[QUANTISATION_TEXT_MAX];
 	uint32_t n = 0, n_packed = 0;
+	size_t length;
 
 	if (plan->quantisation)
 		quantisation_describe(plan->quantisation, text);
 	else
 		model_load_describe_blocks(plan, text);
 	for (uint32_t i = 0; i < plan->n_placements; i++) {
-		n += plan->placements[i].source.format != NULL;
-		n_packed += packed_is(plan->placements[i].dtype);
+		const struct plan_placement *p = &plan->placements[i];
+
+		n += p->source.format != NULL;
+		n_packed += p->source.format && packed_is(p->dtype);
+		model->head_rounded |= p->rounds;
 	}
 	if (*text && !n_packed)
 		snprintf(model->quantised, sizeof(model->quantised), "%s, widened to %s at load", text, wide);
@@ -180,6 +184,11 @@ static void model_load_describe(const struct plan *plan, struct model *model)
 	else if (*text)
 		snprintf(model->quantised, sizeof(model->quantised),
 			"%s, %u of %u matrices kept packed, others widened to %s at load", text, n_packed, n, wide);
+	length = strlen(model->quantised);
+	if (model->head_rounded)
+		snprintf(model->quantised + length, sizeof(model->quantised) - length, "%shead fp8, %s%s%s",
+			length ? "; " : "", packed_is(model->head.dtype) ? "kept packed" : "widened to ",
+			packed_is(model->head.dtype) ? "" : wide, packed_is(model->head.dtype) ? "" : " at load");
 }
 
 static int model_load_place(struct model *model, const struct safetensors *checkpoint,

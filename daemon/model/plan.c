@@ -38,6 +38,7 @@ struct plan_recipe {
 	enum plan_kind kind;
 	bool as_f32;   /* whatever the device's activations are */
 	bool may_pack; /* only gemm and gated_gemm take it */
+	bool rounds;   /* to e4m3, where the file has it not quantised */
 };
 
 static bool plan_find_part(struct plan *plan, const struct plan_recipe *recipe, uint32_t i,
@@ -57,8 +58,10 @@ static bool plan_find_part(struct plan *plan, const struct plan_recipe *recipe, 
 		snprintf(name, sizeof(name), "%slayers.%u.%s",
 			plan->family == MODEL_EAGLE ? "" : "model.", recipe->layer, part->name);
 	ret->head_rows = plan->checkpoint->has_pairs ? part->head_rows : 0;
-	return plan_tensor_find(
-		plan, &(struct plan_want){name, part->rows, recipe->cols, recipe->kind}, ret);
+	if (!plan_tensor_find(plan, &(struct plan_want){name, part->rows, recipe->cols, recipe->kind}, ret))
+		return false;
+	ret->rounds = recipe->rounds && !ret->source.format;
+	return true;
 }
 
 /* Of the weight that the parts make. */
@@ -69,13 +72,16 @@ struct plan_form {
 };
 
 /* Can the weight, whose earlier parts have the form, be packed with this one in it? */
-static bool plan_packs_part(struct plan *plan, const struct quantised_source *source, bool is_first,
+static bool plan_packs_part(struct plan *plan, const struct plan_placement *part, bool is_first,
 	struct quantised_packing *form)
 {
-	struct quantised_packing own = {0};
-	int rc = source->format ? quantised_packing_of(source, plan->checkpoint, &own, plan->error)
-				: QUANTISED_WIDENS;
+	struct quantised_packing own = {.dtype = DTYPE_E4M3}; /* of what is rounded */
+	int rc = QUANTISED_WIDENS;
 
+	if (part->source.format)
+		rc = quantised_packing_of(&part->source, plan->checkpoint, &own, plan->error);
+	else if (part->rounds && packed_fits((uint32_t)part->tensor->shape[0], plan_cols(part)))
+		rc = 0;
 	if (rc < 0)
 		plan->rc = rc;
 	if (rc || (!is_first && (own.dtype != form->dtype || own.grouped != form->grouped)))
@@ -95,11 +101,11 @@ static bool plan_choose_form(
 	for (uint32_t i = 0; i < n; i++) {
 		if (!plan_find_part(plan, recipe, i, &part))
 			return false;
-		const enum dtype own = part.source.format ? DTYPE_F32 : part.tensor->dtype;
+		const enum dtype own = part.source.format || part.rounds ? DTYPE_F32 : part.tensor->dtype;
 
 		form.dtype = i && own != form.dtype ? DTYPE_F32 : own;
 		form.rows += recipe->parts[i % recipe->n_parts].rows;
-		form.is_packed = form.is_packed && plan_packs_part(plan, &part.source, !i, &packing);
+		form.is_packed = form.is_packed && plan_packs_part(plan, &part, !i, &packing);
 	}
 	if (form.is_packed) {
 		form.dtype = packing.dtype;
@@ -122,7 +128,7 @@ static size_t plan_form_row_bytes(enum dtype dtype, bool grouped, uint32_t cols)
 
 size_t plan_row_bytes(const struct plan_placement *p)
 {
-	return plan_form_row_bytes(p->dtype, !p->factors, p->source.cols);
+	return plan_form_row_bytes(p->dtype, !p->factors, plan_cols(p));
 }
 
 uint32_t plan_rows_together(const struct plan_placement *p)
@@ -332,18 +338,36 @@ static void plan_layer(struct plan *plan, const struct model_config *c, uint32_t
 		plan_mlp(plan, c, layer, "mlp", c->intermediate_size, l);
 }
 
-/* With a tied head either name may stand for both; where both are there, each is used as it is. */
+/* kind: PLAIN if the tensor is the embedding, too, which is not quantised. */
+static struct weight plan_rounded_head(
+	struct plan *plan, const struct model_config *c, enum plan_kind kind, const char *name)
+{
+	return plan_recipe(plan,
+		&(struct plan_recipe){.layer = NO_LAYER,
+			.parts = &(struct plan_part){name, c->vocab_size, 0},
+			.n_parts = 1,
+			.cols = c->hidden_size,
+			.kind = kind,
+			.may_pack = true,
+			.rounds = true});
+}
+
+/* With a tied head either name may stand for both; where both are there, each is used as it is. A head that is rounded
+ * has memory of its own. */
 static void plan_ends(struct plan *plan, const struct model_config *c, struct model *model)
 {
 	const char *embedding = "model.embed_tokens.weight", *head = "lm_head.weight";
 	bool has_embedding = safetensors_find(plan->checkpoint, embedding);
 	bool has_head = safetensors_find(plan->checkpoint, head);
+	bool tied = c->tie_word_embeddings && !(has_embedding && has_head);
 
-	if (c->tie_word_embeddings && !has_embedding && has_head)
+	if (tied && has_head)
 		embedding = head;
 	model->embedding = plan_of_kind(
 		plan, PLAN_PLAIN, NO_LAYER, embedding, c->vocab_size, c->hidden_size);
-	if (c->tie_word_embeddings && !(has_embedding && has_head))
+	if (c->head_fp8)
+		model->head = plan_rounded_head(plan, c, tied ? PLAN_PLAIN : PLAN_EITHER, tied ? embedding : head);
+	else if (tied)
 		model->head = model->embedding;
 	else
 		model->head = plan_end(plan, head, c->vocab_size, c->hidden_size);

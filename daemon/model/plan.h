@@ -20,6 +20,7 @@ struct plan_placement {
 	enum dtype dtype;   /* in memory; E4M3 and U4: packed (kernels/packed.h) */
 	float *factors;     /* [rows] device, of a matrix packed without groups; else NULL */
 	uint32_t head_rows; /* rows of a head whose rows are pairs (safetensors.h); else 0 */
+	bool rounds;        /* a matrix, not quantised in the file, that is rounded to e4m3 at load (rounding.h) */
 };
 
 struct plan {
@@ -46,7 +47,13 @@ static inline struct quantised_packing plan_packing(const struct plan_placement 
 	return (struct quantised_packing){.dtype = p->dtype, .grouped = !p->factors};
 }
 
-/* Bytes in memory of a quantised matrix's row: packed, of an eighth of the units of 8 rows. */
+/* Of a matrix. */
+static inline uint32_t plan_cols(const struct plan_placement *p)
+{
+	return p->source.format ? p->source.cols : (uint32_t)p->tensor->shape[1];
+}
+
+/* Bytes in memory of the row of a matrix that is quantised or rounded: packed, of an eighth of the units of 8 rows. */
 size_t plan_row_bytes(const struct plan_placement *p);
 /* Rows of it that are converted together, at the least. */
 uint32_t plan_rows_together(const struct plan_placement *p);

@@ -66,7 +66,7 @@ static int upload_copy(struct upload *upload, void *target, const void *data, si
 /* Are its bytes copied as they are? */
 static bool upload_is_kept(const struct plan_placement *p)
 {
-	return !p->source.format && !p->tensor->format && !p->head_rows && p->dtype == p->tensor->dtype;
+	return !p->source.format && !p->tensor->format && !p->head_rows && !p->rounds && p->dtype == p->tensor->dtype;
 }
 
 /* Bytes of a tensor without side tensors: 0, or READER_KEPT: the copy goes on while the next chunks
@@ -105,6 +105,7 @@ static int upload_deliver(
 
 	assert(segment < upload->n_placements && offset + bytes <= p->tensor->bytes);
 	rc = p->source.format ? upload_take_quantised(upload, segment, offset, data, bytes)
+	     : p->rounds      ? upload_take_rounded(upload, segment, offset, data, bytes)
 			      : upload_take_plain(upload, segment, offset, data, bytes);
 	if (rc < 0)
 		return rc;
@@ -196,6 +197,8 @@ static uint64_t upload_multiple(const struct plan_placement *p)
 		return quantised_is_transposed(&p->source)
 			       ? 0
 			       : quantised_row_bytes(&p->source) * plan_rows_together(p);
+	if (p->rounds)
+		return upload_row_bytes(p) * plan_rows_together(p);
 	if (p->head_rows)
 		return t->bytes / t->shape[0] * p->head_rows;
 	return t->format ? t->format->bytes : 0;
@@ -220,6 +223,8 @@ static uint64_t upload_converted_bytes(const struct upload *upload, const struct
 		return 0;
 	if (p->source.format)
 		return upload_quantised_bytes(upload, p);
+	if (p->rounds)
+		return upload->chunk_bytes / upload_row_bytes(p) * plan_row_bytes(p);
 	n = upload->chunk_bytes / (format ? format->bytes : dtype_bytes(p->tensor->dtype));
 	return (format ? n * format->elements : n) * dtype_bytes(p->dtype);
 }

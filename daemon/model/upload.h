@@ -4,8 +4,8 @@
 
 /*
  * Weights from files to the device: read in chunks, converted where the plan says so. A tensor is a
- * segment of the reading. Chunks are whole rows of a quantised matrix, of 8 at a time if it is packed,
- * unless it is transposed; whole blocks; or whole heads.
+ * segment of the reading. Chunks are whole rows of a matrix that is quantised or rounded, of 8 at a time if it
+ * is packed, unless it is transposed; whole blocks; or whole heads.
  */
 
 #include "daemon/model/plan.h"
@@ -56,6 +56,15 @@ void upload_deinit(struct upload *upload);
 int upload_take_quantised(
 	struct upload *upload, uint32_t placement, uint64_t offset, const void *data, size_t bytes);
 void upload_quantised_deinit(struct upload_quantised *quantised);
+
+/* upload_rounded.c: likewise, whole rows of a placement that is rounded. */
+int upload_take_rounded(
+	struct upload *upload, uint32_t placement, uint64_t offset, const void *data, size_t bytes);
+/* Bytes in the file of a row of a matrix that is not quantised; blocks do not cross rows. */
+static inline uint64_t upload_row_bytes(const struct plan_placement *p)
+{
+	return p->tensor->bytes / p->tensor->shape[0];
+}
 
 /* The sentence, and the -errno, of a device's condition. */
 int upload_device_failed(

@@ -9,7 +9,7 @@
 #include "daemon/model/gguf_blocks.h"
 #include "daemon/model/gguf_model.h"
 #include "kernels/convert.h"
-#include "tests/device_memory.h"
+#include "tests/model/rounded.h"
 
 #define F32 0u
 #define Q8_0 8u
@@ -99,13 +99,15 @@ static void made_write(struct made *made, const struct scratch *scratch)
 	free(all.data);
 }
 
-static int load(const struct made *made, struct device *device, struct model **ret, struct model_error *error)
+static int made_load(const struct made *made, struct device *device, bool rounds, struct model **ret,
+	struct model_error *error)
 {
 	struct model_config config;
 	int rc = model_config_load(made->path, &config, error);
 
 	if (rc)
 		return rc;
+	config.head_fp8 = rounds;
 	rc = model_load(device, made->path, &config, LONGEST, NULL, NULL, ret, error);
 	model_config_deinit(&config);
 	return rc;
@@ -145,7 +147,7 @@ static void expect_rows(const struct scratch *scratch, const char *architecture,
 	}
 	made_add(&made, "");
 	made_write(&made, scratch);
-	if (load(&made, device, &model, &error))
+	if (made_load(&made, device, false, &model, &error))
 		fail_msg("%s", error.text);
 	CLEANUP(cleanup_free) float *want = malloc(n * sizeof(float));
 	const struct weight *qkv = &model->layers[0].qkv;
@@ -177,6 +179,59 @@ static void test_rows_stay_as_they_are_for_qwen3(void **state)
 	expect_rows(*state, "qwen3", false);
 }
 
+/* ---- a rounded head ---- */
+
+/* tensor: the embedding's, or the head's own. Its blocks are widened to float32 first. */
+static void expect_rounded(const struct scratch *scratch, const char *tensor, bool packs)
+{
+	const uint32_t rows = 32;
+	struct packing p = {.device = packing_open()};
+	CLEANUP(cleanup_free) float *want = malloc(rows * WIDTH * sizeof(*want));
+	struct model_error error = {""};
+	struct model *model;
+	struct weight head;
+	struct made made;
+	size_t at;
+
+	packing.packs = packs;
+	made_begin(&made, "llama");
+	made_add(&made, "");
+	at = made.data.n;
+	if (strcmp(tensor, "token_embd.weight"))
+		add(&made, tensor, rows, WIDTH, Q8_0);
+	else
+		at = 0;
+	made_write(&made, scratch);
+	if (made_load(&made, p.device, true, &model, &error))
+		fail_msg("%s", error.text);
+	assert_non_null(want);
+	assert_true(gguf_type_find(Q8_0)->format->to_f32(want, made.data.data + at, rows * WIDTH / 32));
+	assert_int_equal(model->head.dtype, packs ? DTYPE_E4M3 : model->activation_dtype);
+	head = packing_fetch(&p, model->head);
+	assert_rounded(&head, want);
+	packing_drop(&head);
+	assert_contains(model->quantised, "Q8_0, widened to ");
+	assert_contains(model->quantised,
+		packs ? " at load; head fp8, kept packed" : " at load; head fp8, widened to ");
+	model_free(model);
+	p.device->ops->free(p.device);
+	free(made.data.data);
+}
+
+static void test_tied_head_in_blocks_is_rounded(void **state)
+{
+	expect_rounded(*state, "token_embd.weight", false);
+	expect_rounded(*state, "token_embd.weight", true);
+}
+
+static void test_head_of_its_own_in_blocks_is_rounded(void **state)
+{
+	expect_rounded(*state, "output.weight", false);
+	expect_rounded(*state, "output.weight", true);
+}
+
+/* ---- refusals ---- */
+
 static void expect_refusal(struct made *made, const struct scratch *scratch, int status, const char *words)
 {
 	struct device *device = test_device_open(0);
@@ -184,7 +239,7 @@ static void expect_refusal(struct made *made, const struct scratch *scratch, int
 	struct model *model;
 
 	made_write(made, scratch);
-	assert_int_equal(load(made, device, &model, &error), status);
+	assert_int_equal(made_load(made, device, false, &model, &error), status);
 	assert_contains(error.text, made->path);
 	assert_contains(error.text, words);
 	device->ops->free(device);
@@ -247,6 +302,8 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		scratch_test(test_rows_of_pairs_become_rows_of_halves_for_llama),
 		scratch_test(test_rows_stay_as_they_are_for_qwen3),
+		scratch_test(test_tied_head_in_blocks_is_rounded),
+		scratch_test(test_head_of_its_own_in_blocks_is_rounded),
 		scratch_test(test_scale_that_is_not_finite_is_refused_with_its_tensor),
 		scratch_test(test_missing_tensor_has_the_files_name),
 		scratch_test(test_vector_in_blocks_is_refused),
