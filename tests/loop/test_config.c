@@ -57,6 +57,7 @@ static const struct {
 	{ "graph_mode", "full-decode-only", "FULL_DECODE_ONLY", { "fast", "full_", "1" } },
 	{ "breakable", "no", "no", { "maybe", "or", "1", "YES" } },
 	{ "deterministic", "yes", "yes", { "maybe", "or", "1", "NO" } },
+	{ "head_dtype", "fp8", "fp8", { "bf16", "or", "FP8", "int4", "" } },
 	{ "capture", "lazy", "lazy", { "never", "or", "0" } },
 	{ "prefix_sharing", "all", "all", { "yes", "or", "uid", "" } },
 	{ "weights", "alice:3,@batch:1,1001:1000", "alice:3, @batch:1, 1001:1000",
