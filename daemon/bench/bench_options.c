@@ -37,6 +37,7 @@ static const struct option_row {
 	{{"device", "NAME", "device to use or to serve with (default: auto)"}, WORD, TO(device)},
 	{{"attention", "NAME", "attention backend, as for mimeod(8) (default: auto)"}, WORD, TO(attention)},
 	{{"deterministic", NULL, "a deterministic model, as for mimeod(8)"}, FLAG, TO(deterministic)},
+	{{"head-dtype", "model|fp8", "the output head, as for mimeod(8) (default: model)"}, WORD, TO(head_dtype)},
 	{{"spin-us", "N", "how long the daemon spins, as for mimeod(8)"}, WORD, TO(spin_us)},
 	{{"graph-mode", "MODE", "of the daemon, as for mimeod(8)"}, WORD, TO(graph_mode)},
 	{{"prefix-sharing", "WHO", "of the daemon, as for mimeod(8)"}, WORD, TO(prefix_sharing)},
@@ -300,8 +301,8 @@ static int bench_options_check(
 	static const struct {
 		const char *one, *other;
 	} apart[] = {{"socket", "mimeod"}, {"socket", "shape"}, {"socket", "spin-us"},
-		{"socket", "graph-mode"}, {"socket", "attention"}, {"socket", "deterministic"}, {"shape", "model"},
-		{"text", "prompt"}};
+		{"socket", "graph-mode"}, {"socket", "attention"}, {"socket", "deterministic"},
+		{"socket", "head-dtype"}, {"shape", "model"}, {"text", "prompt"}};
 
 	for (size_t i = 0; i < sizeof(apart) / sizeof(apart[0]); i++) {
 		if (bench_options_given(given, apart[i].one) && bench_options_given(given, apart[i].other))
@@ -310,6 +311,8 @@ static int bench_options_check(
 	}
 	if (o->model_name && !o->socket)
 		return bench_options_misuse("--name needs --socket");
+	if (strcmp(o->head_dtype, "model") && strcmp(o->head_dtype, "fp8"))
+		return bench_options_misuse("--head-dtype %s: not model or fp8", o->head_dtype);
 	if (o->text && !*o->text)
 		return bench_options_misuse("--text is empty");
 	if ((bench->flags & BENCH_DRAFT) && !o->shape && !o->model_dir != !o->draft)
@@ -346,7 +349,8 @@ int bench_options_read(const struct program *program, int argc, char **argv, str
 		return bench_options_misuse("there is no bench \"%s\"", argv[optind]);
 	if (optind + 1 < argc)
 		return bench_options_misuse("one bench at a time, and then \"%s\"", argv[optind + 1]);
-	*ret = (struct bench_options){.device = "auto", .attention = "auto", .timeout_s = 120};
+	*ret = (struct bench_options){
+		.device = "auto", .attention = "auto", .head_dtype = "model", .timeout_s = 120};
 	rc = bench_options_apply(bench, given, ret);
 	if (rc != 0)
 		return rc;

@@ -2,6 +2,7 @@
 #include "daemon/bench/model_floor.h"
 
 #include <errno.h>
+#include <string.h>
 
 #include "daemon/bench/child.h"
 #include "daemon/bench/probe.h"
@@ -92,6 +93,7 @@ static int model_floor_models(
 
 	if (rc)
 		return rc;
+	config.head_fp8 = strcmp(work->options->head_dtype, "fp8") == 0;
 	rc = model_load(probe->device, work->options->model_dir, &config, config.max_seq_len, NULL,
 		NULL, &target, error);
 	model_config_deinit(&config);

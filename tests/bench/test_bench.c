@@ -70,6 +70,15 @@ static void test_decode_counts_the_bytes_that_its_floor_is_made_of(void **state)
 	json_decref(rows);
 }
 
+/* Of 256 x 64 elements, which the cpu device widens to float32. */
+static void test_decode_reads_a_head_in_fp8_as_the_device_has_it(void **state)
+{
+	json_t *rows = rows_of_tiny("decode --batches 1 --contexts 64 --count 2 --head-dtype fp8");
+
+	assert_true(number(rows, 0, "weight_bytes") == TINY_WEIGHT_BYTES + 2 * 256 * 64);
+	json_decref(rows);
+}
+
 /* Where what a shape's folder was made in is empty again. */
 static void test_made_model_goes_with_the_run(void **state)
 {
@@ -127,6 +136,7 @@ static void test_nonsense_is_status_2_and_no_daemon_status_1(void **state)
 	assert_run(2, "attach --count x", "--count x: not a number from 1 to 10000000");
 	assert_run(2, "decode --batches 1,,2", ": not a list of at most 16 numbers of rows from 1 to 65536");
 	assert_run(2, "load --prompt 5-2", ": not N or N-M, numbers of tokens from 1 to 1048576");
+	assert_run(2, "decode --head-dtype int8", "--head-dtype int8: not model or fp8");
 	assert_run(2, "melt", "there is no bench \"melt\"");
 	assert_run(1, "decode --shape 9T", "there is no shape \"9T\"");
 	assert_run(1, "attach --socket /nonexistent/x.sock", "");
@@ -151,6 +161,7 @@ int main(void)
 		cmocka_unit_test(test_attach_prints_each_leg_beside_its_floor),
 		cmocka_unit_test(test_share_tells_the_rows_of_its_replays),
 		cmocka_unit_test(test_decode_counts_the_bytes_that_its_floor_is_made_of),
+		cmocka_unit_test(test_decode_reads_a_head_in_fp8_as_the_device_has_it),
 		cmocka_unit_test(test_made_model_goes_with_the_run),
 		cmocka_unit_test(test_more_tokens_than_the_model_takes_are_refused),
 		cmocka_unit_test(test_share_says_why_a_column_is_empty),

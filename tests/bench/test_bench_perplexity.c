@@ -226,6 +226,18 @@ static void test_graphs_change_nothing(void **state)
 	json_decref(rows);
 }
 
+static void test_head_in_fp8_changes_a_little(void **state)
+{
+	write_file("text", "count 97 3\n97 98 99\nadd 12 30\n42\n");
+	json_t *rows = rows_of_text("calc", "--contexts 16");
+	json_t *other = rows_of_text("calc", "--contexts 16 --head-dtype fp8");
+	const double change = number(other, 0, "nats_per_token") / number(rows, 0, "nats_per_token") - 1;
+
+	assert_true(change != 0 && fabs(change) < 0.1);
+	json_decref(other);
+	json_decref(rows);
+}
+
 /* 511 tokens of it in each window. */
 static void test_shipped_text_is_ascii_and_the_default(void **state)
 {
@@ -291,6 +303,7 @@ int main(void)
 		cmocka_unit_test(test_space_ahead_of_a_window_counts),
 		cmocka_unit_test(test_character_between_windows_has_its_own_length),
 		cmocka_unit_test(test_graphs_change_nothing),
+		cmocka_unit_test(test_head_in_fp8_changes_a_little),
 		cmocka_unit_test(test_shipped_text_is_ascii_and_the_default),
 		cmocka_unit_test(test_refusals_say_what_is_missing),
 		cmocka_unit_test(test_table_has_six_digits_and_says_what_a_window_is),
