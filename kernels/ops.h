@@ -15,8 +15,7 @@
 #include "kernels/step.h"
 
 /*
- * A weight matrix as the checkpoint has it. An op may read it before earlier work of its stream is
- * done: none of that may write it.
+ * A weight matrix. An op may read it before earlier work of its stream is done: none of that may write it.
  *
  * E4M3 and U4 are packed (kernels/packed.h): where device_info.packs, gemm and gated_gemm take them as w,
  * and decode_step answers -ENOTSUP; for all other ops they are invalid.

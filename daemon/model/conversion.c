@@ -9,14 +9,14 @@
 #include <string.h>
 
 #include "daemon/model/error.h"
+#include "daemon/model/quantised_format.h"
 #include "daemon/model/rounding.h"
 #include "ipc/cleanup.h"
 #include "kernels/convert.h"
 #include "kernels/packed.h"
 
 #define TILE 16384u /* elements: as float32 they fit the second-level cache */
-/* Those of two units: as many words of transposed data as one line of the cache has. */
-#define PACKED_TILE_ROWS (2 * PACKED_ROWS)
+#define PACKED_TILE_ROWS QUANTISED_TILE_ROWS
 
 /* What the threads share. */
 struct conversion_task {

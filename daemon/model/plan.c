@@ -13,7 +13,7 @@
 #define PLACEMENTS_PER_LAYER 20
 #define PLACEMENTS_PER_EXPERT 3
 #define PLACEMENTS_BESIDE 5 /* embedding, head, norm; a draft model's fc and its bias */
-#define UNIT_ALIGN 16 /* a warp's lanes load so many bytes of a unit at once, each */
+#define UNIT_ALIGN 16 /* each lane of a warp loads so many bytes of a unit at once */
 
 /* A tensor's rows in a weight; for vectors, its length. */
 struct plan_part {
@@ -436,6 +436,9 @@ int plan_model(struct plan *plan, struct model *model)
 	model->weights_bytes = plan->arena.used;
 	model->cos_sin = arena_take(&plan->arena, (size_t)model->max_positions * c->head_dim,
 		sizeof(float));
+	/* Its memory was counted before: then stored groups of columns, which decide what stays packed, differ now. */
+	if (plan->arena.failed && plan->arena.base)
+		return model_fail(plan->error, -EINVAL, "%s has changed while it was read", plan->directory);
 	if (plan->arena.failed)
 		return model_fail(plan->error, -EOVERFLOW, "%s: the model's size overflows",
 			plan->directory);

@@ -26,7 +26,8 @@ struct plan_placement {
 struct plan {
 	const char *directory; /* for errors */
 	/* The device's. With float32, weights keep the checkpoint's dtype (float32 if they are quantised
-	 * or fused parts differ); else all get the activations' dtype, which the device's GEMM needs. */
+	 * or fused parts differ); else all that are not packed get the activations' dtype, which the device's GEMM
+	 * needs. */
 	enum dtype activation_dtype;
 	bool packs; /* the device's: quantised weights that only gemm and gated_gemm take stay packed if they can */
 	const struct safetensors *checkpoint;
@@ -42,6 +43,7 @@ struct plan {
 	int rc; /* 0, or the first failure */
 };
 
+/* Of one that is packed and placed. */
 static inline struct quantised_packing plan_packing(const struct plan_placement *p)
 {
 	return (struct quantised_packing){.dtype = p->dtype, .grouped = !p->factors};

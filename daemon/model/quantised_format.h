@@ -6,8 +6,8 @@
 
 #include "daemon/model/quantised.h"
 
-/* Rows and columns whose codes are unpacked together. Transposed data has the words of a row far apart, and those of 16
- * rows in one line of the cache. */
+/* Rows and columns whose codes are unpacked together. GPTQ's data is transposed: the words of a row are far apart,
+ * and those of 16 rows in one line of the cache. */
 #define QUANTISED_TILE_ROWS 16u
 #define QUANTISED_TILE_COLS 128u
 struct quantised_tile {
@@ -22,7 +22,7 @@ struct quantised_format {
 	/* Elements of a stored element along rows and columns. */
 	uint32_t pack_rows, pack_cols;
 	bool is_transposed; /* data, factors and zeros have the columns first */
-	bool is_nibbles;    /* a code is q, 0 to 15; else q as e4m3 */
+	bool is_nibbles;    /* codes are 0 to 15; else they are e4m3 */
 	float zero;         /* where no zeros are stored */
 	/* Are all of these rows numbers? NULL: they always are. */
 	int (*check)(const struct quantised_source *source, const uint8_t *data, uint32_t first,

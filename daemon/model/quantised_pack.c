@@ -75,9 +75,11 @@ int quantised_pack(const struct quantised_source *source, const struct quantised
 	const size_t band_bytes = source->cols / PACKED_COLS * unit_bytes;
 	uint8_t codes[QUANTISED_TILE_ROWS * QUANTISED_TILE_COLS];
 	struct quantised_tile tile = {.n_cols = QUANTISED_TILE_COLS};
-	int rc = source->format->check ? source->format->check(source, data, first, n, error) : 0;
+	int rc = 0;
 
 	assert(first % PACKED_ROWS == 0 && n % PACKED_ROWS == 0 && n <= source->rows - first && !sides->groups);
+	if (source->format->check)
+		rc = source->format->check(source, data, first, n, error);
 	if (rc)
 		return rc;
 	for (uint32_t at = 0; at < n; at += tile.n_rows) {
