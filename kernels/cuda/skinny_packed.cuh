@@ -9,6 +9,17 @@
  * factors are applied to float32 sums.
  *
  * x's rows are 16 bytes further apart than they are long, so that ldmatrix uses each bank once.
+ *
+ * Measured on an H100 (copies 3.0 TB/s), us, plain / E4M3 in groups / U4 (in parentheses what their bytes take at
+ * that rate):
+ *
+ *	rows  model  qkv              o                gate_up             down                head
+ *	1     1B     6.1/4.8/4.3      4.1/3.7/3.1      22/14/11            13/8.3/6.7          169/90/71
+ *	1     8B     18/11/8.7        13/8.4/6.7       76/42/33            39/23/17            333/177/135
+ *	8     8B     18/13/12         13/11/8.9        77/44/36            45/25/22            343/184/138
+ *	1     8B     (17/8.6/4.4)     (11/5.8/3.0)     (78/40/21)          (39/20/10)          (349/180/93)
+ *
+ * Known gap: with 4 bits widening and not the bytes is the limit.
  */
 
 #include "kernels/cuda/packed.cuh"

@@ -32,6 +32,9 @@ static_assert(sizeof(struct step_map) == sizeof(struct cuda_tensor_map), "a map 
  *	8B shape   5.267 5.555   5.327 5.851   5.462 6.012   5.669 6.403
  *
  * Nodes of a small model end before memory is busy; those of a large one are long enough.
+ *
+ * Known gap: one row's attention is divided among too few blocks when its context is long. A step of the 1B shape takes
+ * 1.22, 2.08 and 5.56 ms at 8k, 32k and 128k tokens, where its bytes take 0.91, 1.18 and 2.25.
  */
 static const struct {
 	uint32_t hidden, head_dim, rows; /* batches of at most so many rows */

@@ -9,6 +9,10 @@
  *
  * A stage is one or two units (128 columns each) of a tile's rows, in one box for each warpgroup, and x's boxes
  * of 64 columns. A bulk copy for each 8 rows was slower: a multiprocessor starts one in 50 to 90 ns.
+ *
+ * Measured on an H100 (copies 3.0 TB/s), us, plain / E4M3 in groups / U4: 8B's gate_up 80/50/45 at 32 rows, 82/60/54
+ * at 64 and 87/119/108 at 128, by two launches; its down 43/35/27, 43/35/30 and 45/68/59. Known gap: from 65 rows
+ * on W is read twice, so plain weights are faster.
  */
 
 #include "kernels/cuda/packed.cuh"
