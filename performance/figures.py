@@ -70,6 +70,10 @@ def ratio(value):
     return "-" if value is None else digits(value)
 
 
+def kernels_of(side):
+    return {0: "chosen", 1: "cuBLASLt", 2: "Mimeo"}.get(side, "-")
+
+
 def count(value):
     return "-" if value is None else f"{value:,.0f}"
 
@@ -236,8 +240,8 @@ SECTIONS = [
     ("perplexity", "ACCURACY", "Perplexity of trained models on the shipped text, which is split into windows. "
      "Context: tokens of a window, the first of which does not count. A device that computes in bf16 gives slightly "
      "other figures than the cpu device, which computes in float32. Weights of the variants were rounded to the nearest "
-     "number (_tests/data/quantise.py_), not calibrated, and their heads are bf16; 64 is the number of columns that "
-     "share a scale.",
+     "number (tests/data/quantise.py), not calibrated, and their heads are bf16; 64 is the number of columns that "
+     "share a factor.",
      [("model", "model", plain), ("context", "context", plain), ("tokens", "tokens", count),
       ("perplexity", "perplexity", "{:.6g}".format), ("bits per byte", "bits_per_byte", "{:.4g}".format)]),
     ("modes", "GRAPH MODES", "The same decode step as one graph (full) and as graph segments with attention "
@@ -261,11 +265,13 @@ SECTIONS = [
       ("context", "context", plain), ("floor", "floor_median_s", seconds), ("median", "median_s", seconds),
       ("ratio", "ratio", ratio)]),
     ("gemm", "PRODUCTS", "Products of a few rows by a matrix of the model. Floor: bytes at the bandwidth of a "
-     "device copy; reading alone is faster, so a ratio may be below 1.",
-     [("matrix", "matrix", plain), ("rows", "rows", plain), ("floor", "floor_median_s", seconds),
+     "device copy; reading alone is faster, so a ratio may be below 1. Kernels: Mimeo's, cuBLASLt's, or those that "
+     "were faster in a trial (chosen).",
+     [("matrix", "matrix", plain), ("kernels", "side", kernels_of), ("rows", "rows", plain),
+      ("floor", "floor_median_s", seconds),
       ("median", "median_s", seconds), ("ratio", "ratio", ratio)]),
     ("experts", "EXPERTS", "One layer of experts. Floor: the larger of its bytes at copy bandwidth and its "
-     "operations at the rate of a large product.",
+     "operations at the rate of a large product. Route, group and combine move few bytes, so their ratio says little.",
      [("op", "op", plain), ("tokens", "tokens", plain), ("floor", "floor_median_s", seconds),
       ("median", "median_s", seconds), ("ratio", "ratio", ratio)]),
 ]

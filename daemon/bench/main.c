@@ -63,7 +63,7 @@ static const struct bench benches[] = {
 		"processes prompt text tokens draft draft-tokens spin-us plot" BENCH_STARTS,
 		"processes=1,2,4,8,16 prompt=16 tokens=200 draft-tokens=4", speculation_panels},
 	{"perplexity", "accuracy: how well a model with a tokenizer predicts a text", bench_perplexity,
-		BENCH_WINDOWS, "text contexts graph-mode" BENCH_FINDS, "contexts=512"},
+		BENCH_WINDOWS, "text contexts graph-mode" BENCH_FINDS, "contexts=512 timeout=600"},
 	{"attach", "connect, handshake and first tokens of one more process", bench_attach, 0,
 		"count" BENCH_FINDS, "count=50"},
 	{"ring", "round trips of null requests, spinning and asleep", bench_ring, 0,
