@@ -309,6 +309,9 @@ static int bench_options_check(
 			return bench_options_misuse(
 				"--%s does not go with --%s", apart[i].other, apart[i].one);
 	}
+	if (o->socket && o->model_dir && (bench->flags & BENCH_WINDOWS))
+		return bench_options_misuse("--model does not go with --socket: --name says which of the daemon's models "
+					    "is measured");
 	if (o->model_name && !o->socket)
 		return bench_options_misuse("--name needs --socket");
 	if (strcmp(o->head_dtype, "model") && strcmp(o->head_dtype, "fp8"))

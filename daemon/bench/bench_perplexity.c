@@ -250,6 +250,12 @@ static int perplexity_row(const struct perplexity *p, const struct perplexity_te
 		return rc;
 	double nll = sum.nll / (double)sum.n_tokens;
 	results_row(results);
+	if (p->work->options->socket) {
+		results_text(results, "model", NULL, p->info->name);
+		results_text(results, "head_dtype", NULL, NULL); /* the daemon's, which is not told */
+	} else {
+		results_text(results, "head_dtype", NULL, p->work->options->head_dtype);
+	}
 	results_text(results, "text", NULL, text->path);
 	results_count(results, "context", "CONTEXT", context);
 	results_count(results, "windows", "WINDOWS", sum.n_windows);

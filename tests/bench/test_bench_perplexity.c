@@ -234,6 +234,8 @@ static void test_head_in_fp8_changes_a_little(void **state)
 	const double change = number(other, 0, "nats_per_token") / number(rows, 0, "nats_per_token") - 1;
 
 	assert_true(change != 0 && fabs(change) < 0.1);
+	assert_string_equal(text(rows, 0, "head_dtype"), "model");
+	assert_string_equal(text(other, 0, "head_dtype"), "fp8");
 	json_decref(other);
 	json_decref(rows);
 }
@@ -277,6 +279,8 @@ static void test_refusals_say_what_is_missing(void **state)
 	snprintf(option, sizeof(option), "--text %s/text --contexts 7", folder);
 	assert_refused("calc", option, "/text has 6 tokens, less than a window of 7 (--contexts)");
 	assert_refused("calc", "--contexts 2049", "a window of 2049 tokens: model bench takes 2048 (--contexts)");
+	assert_run(2, "perplexity --socket s --model calc",
+		"--model does not go with --socket: --name says which of the daemon's models is measured");
 	assert_run(2, "perplexity --contexts 1", "--contexts 1: a window has 2 tokens or more");
 	assert_run(2, "perplexity --shape tiny --plot x", "--plot is not for this bench");
 }
