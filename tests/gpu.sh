@@ -198,7 +198,7 @@ start_sanitizers()
 	for path in $(ops_programs | grep -v -e '/test_cuda_step$' -e '/test_attention_cuda$'); do
 		case $path in
 		*/test_latent_sizes) ;; # runs nothing on the device
-		*/test_cuda_gemm | */test_cuda_own_gemm | */test_mla_prompt | */test_*latent*)
+		*/test_cuda_gemm | */test_cuda_own_gemm | */test_cuda_packed_gemm | */test_mla_prompt | */test_*latent*)
 			start_sanitizer memcheck "$path" --kernel-name-exclude kns=nvjet
 			;;
 		*)
