@@ -17,13 +17,6 @@ enum { HIDDEN = 256, INNER = 128, GROUPS = HIDDEN / 128 };
 
 #define MLP "model.layers.0.mlp."
 
-static void add_zeros(struct writing *w, const char *name, uint64_t rows, uint64_t cols)
-{
-	const size_t bytes = 2 * rows * (cols ? cols : 1);
-
-	memset(writing_add(w, name, "BF16", rows, cols, bytes), 0, bytes);
-}
-
 /* Rows of gate or up, whose columns are in the order of their groups. */
 static void add_int4(struct writing *w, const char *module)
 {
@@ -52,19 +45,9 @@ static void add_int4(struct writing *w, const char *module)
 /* Up's groups are the file's last bytes. */
 static void write_model(const struct scratch *scratch)
 {
-	static const char *const squares[] = {"q_proj", "k_proj", "v_proj", "o_proj"};
-	struct writing w = writing_begin(4u << 20);
-	char name[96];
+	struct writing w = writing_begin_layer(4u << 20, HIDDEN);
 
-	add_zeros(&w, "model.embed_tokens.weight", 6, HIDDEN);
-	add_zeros(&w, "model.norm.weight", HIDDEN, 0);
-	add_zeros(&w, "model.layers.0.input_layernorm.weight", HIDDEN, 0);
-	add_zeros(&w, "model.layers.0.post_attention_layernorm.weight", HIDDEN, 0);
-	for (size_t i = 0; i < ARRAY_SIZE(squares); i++) {
-		snprintf(name, sizeof(name), "model.layers.0.self_attn.%s.weight", squares[i]);
-		add_zeros(&w, name, HIDDEN, HIDDEN);
-	}
-	add_zeros(&w, MLP "down_proj.weight", HIDDEN, INNER);
+	writing_add_zeros(&w, MLP "down_proj.weight", HIDDEN, INNER);
 	add_int4(&w, MLP "gate_proj");
 	add_int4(&w, MLP "up_proj");
 	writing_write(scratch, &w);

@@ -198,29 +198,12 @@ enum { HIDDEN = 384, INNER = 16008, GROUPS = HIDDEN / 128 };
 
 #define MLP "model.layers.0.mlp."
 
-static void add_zeros(struct writing *w, const char *name, uint64_t rows, uint64_t cols)
-{
-	const size_t bytes = rows * (cols ? cols : 1) * sizeof(uint16_t);
-
-	memset(writing_add(w, name, "BF16", rows, cols, bytes), 0, bytes);
-}
-
 /* A model of one layer but for gate and up, which are more than a chunk each. */
 static struct writing begin_tall(void)
 {
-	static const char *const squares[] = {"q_proj", "k_proj", "v_proj", "o_proj"};
-	struct writing w = writing_begin(32u << 20);
-	char name[96];
+	struct writing w = writing_begin_layer(32u << 20, HIDDEN);
 
-	add_zeros(&w, "model.embed_tokens.weight", 6, HIDDEN);
-	add_zeros(&w, "model.norm.weight", HIDDEN, 0);
-	add_zeros(&w, "model.layers.0.input_layernorm.weight", HIDDEN, 0);
-	add_zeros(&w, "model.layers.0.post_attention_layernorm.weight", HIDDEN, 0);
-	for (size_t i = 0; i < ARRAY_SIZE(squares); i++) {
-		snprintf(name, sizeof(name), "model.layers.0.self_attn.%s.weight", squares[i]);
-		add_zeros(&w, name, HIDDEN, HIDDEN);
-	}
-	add_zeros(&w, MLP "down_proj.weight", HIDDEN, INNER);
+	writing_add_zeros(&w, MLP "down_proj.weight", HIDDEN, INNER);
 	return w;
 }
 
@@ -313,7 +296,7 @@ static void test_weight_of_which_a_part_is_not_quantised_is_widened(void **state
 
 	fill(writing_add(&w, MLP "gate_proj.weight", "F8_E4M3", INNER, HIDDEN, n), n, 1);
 	*(float *)writing_add(&w, MLP "gate_proj.weight_scale", "F32", 1, 0, 4) = 0.1f;
-	add_zeros(&w, MLP "up_proj.weight", INNER, HIDDEN);
+	writing_add_zeros(&w, MLP "up_proj.weight", INNER, HIDDEN);
 	write_tall(scratch, &w, "\"quant_method\":\"fp8\",\"ignored_layers\":[\"up_proj\"]");
 	assert_gate_up(scratch, test_on_cuda() ? DTYPE_BF16 : DTYPE_F32);
 }
@@ -364,7 +347,7 @@ static void test_weights_of_a_draft_model_are_packed(void **state)
 	char name[96];
 
 	for (size_t i = 0; i < ARRAY_SIZE(norms); i++)
-		add_zeros(&w, norms[i], 128, 0);
+		writing_add_zeros(&w, norms[i], 128, 0);
 	for (size_t i = 0; i < ARRAY_SIZE(matrices); i++) {
 		const size_t n = matrices[i].rows * matrices[i].cols;
 

@@ -173,28 +173,11 @@ static void test_progress_counts_side_tensors(void **state)
 
 enum { WIDE_ROWS = 1000000, WIDE_COLS = 16 };
 
-static void add_zeros(struct writing *w, const char *name, uint64_t rows, uint64_t cols)
-{
-	size_t bytes = rows * (cols ? cols : 1) * sizeof(uint16_t);
-
-	memset(writing_add(w, name, "BF16", rows, cols, bytes), 0, bytes);
-}
-
 /* The model but its gate: one layer, whose MLP has a million rows. */
 static struct writing begin_wide(void)
 {
-	static const char *const squares[] = {"q_proj", "k_proj", "v_proj", "o_proj"};
-	struct writing w = writing_begin(128u << 20);
-	char name[96];
+	struct writing w = writing_begin_layer(128u << 20, WIDE_COLS);
 
-	add_zeros(&w, "model.embed_tokens.weight", 6, WIDE_COLS);
-	add_zeros(&w, "model.norm.weight", WIDE_COLS, 0);
-	add_zeros(&w, "model.layers.0.input_layernorm.weight", WIDE_COLS, 0);
-	add_zeros(&w, "model.layers.0.post_attention_layernorm.weight", WIDE_COLS, 0);
-	for (size_t i = 0; i < ARRAY_SIZE(squares); i++) {
-		snprintf(name, sizeof(name), "model.layers.0.self_attn.%s.weight", squares[i]);
-		add_zeros(&w, name, WIDE_COLS, WIDE_COLS);
-	}
 	return w;
 }
 
@@ -275,8 +258,8 @@ static void test_rows_of_many_chunks_arrive_whole(void **state)
 		q[i] = (uint8_t)((power + 1) << 3);
 		want[i] = ldexpf(1, power - 6) * (float)(1 + i / WIDE_COLS / 128 % 5);
 	}
-	add_zeros(&w, MLP "up_proj.weight", WIDE_ROWS, WIDE_COLS);
-	add_zeros(&w, MLP "down_proj.weight", WIDE_COLS, WIDE_ROWS);
+	writing_add_zeros(&w, MLP "up_proj.weight", WIDE_ROWS, WIDE_COLS);
+	writing_add_zeros(&w, MLP "down_proj.weight", WIDE_COLS, WIDE_ROWS);
 	writing_write(*state, &w);
 	assert_gate(*state, "\"quant_method\":\"fp8\",\"weight_block_size\":[128,16]", want);
 	free(want);
@@ -308,8 +291,8 @@ static void test_transposed_data_of_many_chunks_arrives_whole(void **state)
 			want[row * WIDE_COLS + k] = (float)(value - 7) * factors[row];
 		}
 	}
-	add_zeros(&w, MLP "up_proj.weight", WIDE_ROWS, WIDE_COLS);
-	add_zeros(&w, MLP "down_proj.weight", WIDE_COLS, WIDE_ROWS);
+	writing_add_zeros(&w, MLP "up_proj.weight", WIDE_ROWS, WIDE_COLS);
+	writing_add_zeros(&w, MLP "down_proj.weight", WIDE_COLS, WIDE_ROWS);
 	writing_write(*state, &w);
 	assert_gate(*state,
 		"\"quant_method\":\"awq\",\"bits\":4,\"group_size\":-1,"
@@ -327,8 +310,8 @@ static void test_load_ends_at_a_corrupt_factor(void **state)
 
 	memset(writing_add(&w, MLP "gate_proj.weight", "F8_E4M3", WIDE_ROWS, WIDE_COLS, n), 0, n);
 	*(float *)writing_add(&w, MLP "gate_proj.weight_scale", "F32", 1, 0, 4) = NAN;
-	add_zeros(&w, MLP "up_proj.weight", WIDE_ROWS, WIDE_COLS);
-	add_zeros(&w, MLP "down_proj.weight", WIDE_COLS, WIDE_ROWS);
+	writing_add_zeros(&w, MLP "up_proj.weight", WIDE_ROWS, WIDE_COLS);
+	writing_add_zeros(&w, MLP "down_proj.weight", WIDE_COLS, WIDE_ROWS);
 	writing_write(*state, &w);
 	assert_int_equal(load_wide(*state, "\"quant_method\":\"fp8\"", &l, words), -EINVAL);
 	assert_contains(

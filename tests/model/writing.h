@@ -39,6 +39,31 @@ static inline void *writing_add(struct writing *w, const char *name, const char 
 	return at;
 }
 
+static inline void writing_add_zeros(struct writing *w, const char *name, uint64_t rows, uint64_t cols)
+{
+	const size_t bytes = rows * (cols ? cols : 1) * sizeof(uint16_t);
+
+	memset(writing_add(w, name, "BF16", rows, cols, bytes), 0, bytes);
+}
+
+/* A model of one layer and 6 tokens, without its MLP: zeros in bf16. */
+static inline struct writing writing_begin_layer(size_t max, uint64_t hidden)
+{
+	static const char *const squares[] = {"q_proj", "k_proj", "v_proj", "o_proj"};
+	struct writing w = writing_begin(max);
+	char name[96];
+
+	writing_add_zeros(&w, "model.embed_tokens.weight", 6, hidden);
+	writing_add_zeros(&w, "model.norm.weight", hidden, 0);
+	writing_add_zeros(&w, "model.layers.0.input_layernorm.weight", hidden, 0);
+	writing_add_zeros(&w, "model.layers.0.post_attention_layernorm.weight", hidden, 0);
+	for (size_t i = 0; i < sizeof(squares) / sizeof(squares[0]); i++) {
+		snprintf(name, sizeof(name), "model.layers.0.self_attn.%s.weight", squares[i]);
+		writing_add_zeros(&w, name, hidden, hidden);
+	}
+	return w;
+}
+
 /* Into the scratch directory, and the end of it. */
 static inline void writing_write(const struct scratch *scratch, struct writing *w)
 {
