@@ -237,10 +237,10 @@ SECTIONS = [
      "position was accepted, by prompt; both models of tinycalc were trained for the first one.",
      [("prompt", "text", plain), ("per verification", "tokens_per_verification", ratio),
       ("acceptance", "acceptance", plain)]),
-    ("perplexity", "ACCURACY", "Perplexity of trained models on the shipped text, which is split into windows. "
-     "Context: tokens of a window, the first of which does not count. A device that computes in bf16 gives slightly "
-     "other figures than the cpu device, which computes in float32. Weights of the variants were rounded to the nearest "
-     "number (tests/data/quantise.py), not calibrated, and their heads are bf16; 64 is the number of columns that "
+    ("perplexity", "ACCURACY", "Perplexity of trained models on the shipped text. The text is split into windows of "
+     "CONTEXT tokens; the first token of a window does not count. The cpu device computes in float32; devices that "
+     "compute in bf16 give slightly different figures. tests/data/quantise.py made the quantised models: it rounds each "
+     "weight to the nearest number, without calibration, and leaves the head in bf16. In models named 64, 64 columns "
      "share a factor.",
      [("model", "model", plain), ("context", "context", plain), ("tokens", "tokens", count),
       ("perplexity", "perplexity", "{:.6g}".format), ("bits per byte", "bits_per_byte", "{:.4g}".format)]),

@@ -280,8 +280,8 @@ static int perplexity_child(void *arg, int fd)
 
 	for (uint32_t i = 0; i < work->options->contexts.n && rc == 0; i++)
 		rc = perplexity_row(&p, text, work->options->contexts.at[i]);
-	results_explain(work->results, "text: %s; windows of CONTEXT tokens, of which the first%s gives context and does "
-		"not count", text->path, p.has_begin ? ", the begin token," : "");
+	results_explain(work->results, "text: %s, in windows of CONTEXT tokens; the first token of a window%s is context "
+		"and does not count", text->path, p.has_begin ? ", the begin token," : "");
 	return rc < 0;
 }
 

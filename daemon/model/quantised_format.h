@@ -27,8 +27,8 @@ struct quantised_format {
 	/* Are all of these rows numbers? NULL: they always are. */
 	int (*check)(const struct quantised_source *source, const uint8_t *data, uint32_t first,
 		uint32_t n, struct model_error *error);
-	/* The codes of a tile, ret[n_rows, QUANTISED_TILE_COLS], of which the first n_cols count. `data`: row
-	 * `first` of it, or all of it if it is transposed. */
+	/* Write the codes of a tile to ret[n_rows, QUANTISED_TILE_COLS], n_cols to a row. `data` begins at row
+	 * `first`; transposed data is whole. */
 	void (*unpack)(const struct quantised_source *source, const void *data,
 		const struct quantised_tile *tile, uint8_t *ret);
 	/* Zero n of group g in the words of the stored tensor; NULL: no zeros. */

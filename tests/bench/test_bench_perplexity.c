@@ -113,7 +113,7 @@ static void assert_close(double value, double expected)
 	fail_msg("%.9g, not %.9g", value, expected);
 }
 
-/* With a begin token, each window is it and 19 bytes of the text, all of which count. */
+/* A window is the begin token and 19 bytes of the text; the bytes count. */
 static void test_it_is_that_of_a_dense_reference(void **state)
 {
 	static const char text[] = "count 97 3\n97 98 99\nadd 12 30\n42\nreverse abc\ncba\n";
@@ -294,7 +294,7 @@ static void test_table_has_six_digits_and_says_what_a_window_is(void **state)
 		"--contexts 16", bench_program, folder, folder), 0);
 	assert_non_null(strstr(output, "CONTEXT  WINDOWS  TOKENS  PERPLEXITY  BITS/BYTE"));
 	assert_non_null(strstr(output, "16        2      30     256.000    8.00000"));
-	assert_non_null(strstr(output, "of which the first, the begin token, gives context and does not count"));
+	assert_non_null(strstr(output, "the first token of a window, the begin token, is context and does not count"));
 }
 
 int main(void)
