@@ -162,6 +162,12 @@ __device__ inline float block_sum(float v)
 
 /* ---- host ---- */
 
+/* Columns of a product's result. */
+static inline uint32_t y_cols(const struct op_gemm *a, bool gated)
+{
+	return gated ? a->w.rows / 2 : a->w.rows;
+}
+
 static inline bool aligned(const void *memory)
 {
 	return (uintptr_t)memory % 16 == 0;

@@ -129,12 +129,6 @@ int skinny_start(struct stream *stream)
 	return cuda_allow_shared(stream, "skinny gemm's memory", all, N_VARIANTS, WHOLE_BYTES);
 }
 
-/* W's rows, or with gates those of a half. */
-static uint32_t y_rows_of(const struct op_gemm *a, bool gated)
-{
-	return gated ? a->w.rows / 2 : a->w.rows;
-}
-
 static bool skinny_can(struct stream *stream, const struct op_gemm *a, bool gated)
 {
 	if (!skinny_able(stream) || a->n_rows > SKINNY_ROWS_MAX)
@@ -144,7 +138,7 @@ static bool skinny_can(struct stream *stream, const struct op_gemm *a, bool gate
 		return false;
 	if (a->w.cols % STEP != 0 || a->w.cols > COLS_MAX)
 		return false;
-	if (packed_is(a->w.dtype) && (a->n_rows > 16 || y_rows_of(a, gated) % PACKED_ROWS != 0))
+	if (packed_is(a->w.dtype) && (a->n_rows > 16 || y_cols(a, gated) % PACKED_ROWS != 0))
 		return false;
 	return aligned(a->x) && aligned(a->w.data);
 }
@@ -190,7 +184,7 @@ int skinny_launch(struct stream *stream, const struct op_gemm *a, uint8_t varian
 	args.x = (const bf16 *)a->x;
 	args.bias = a->bias.data;
 	args.y = a->y;
-	args.n = y_rows_of(a, v->gated);
+	args.n = y_cols(a, v->gated);
 	args.k = a->w.cols;
 	args.n_rows = a->n_rows;
 	args.n_stages = plan.n_stages;

@@ -36,11 +36,6 @@ static inline uint32_t divided(uint32_t n, uint32_t by)
 	return (n + by - 1) / by;
 }
 
-static inline uint32_t y_cols(const struct op_gemm *a, bool gated)
-{
-	return gated ? a->w.rows / 2 : a->w.rows;
-}
-
 /* ---- device ---- */
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
