@@ -2,6 +2,7 @@
 
 /* Heads that are rounded to fp8 while a model is loaded, on a device that packs weights and on one that does not. */
 
+#include "tests/model/claims.h"
 #include "tests/model/rounded.h"
 
 #include <errno.h>
@@ -388,24 +389,19 @@ static void test_draft_has_its_targets_packed_head(void **state)
 
 /* ---- all of them ---- */
 
-static const struct {
-	const char *name;
-	CMUnitTestFunction run;
-} claims[] = {
-#define CLAIM(name) {#name, name}
+static const struct claim claims[] = {
 	CLAIM(test_head_is_what_the_formula_says),
 	CLAIM(test_head_is_packed_where_its_shape_allows),
 	CLAIM(test_embedding_stays_as_it_is),
 	CLAIM(test_memory_is_that_of_the_rounded_head),
 	CLAIM(test_model_says_that_its_head_was_rounded),
-#undef CLAIM
 };
 
 int main(void)
 {
-	enum { N_WRITTEN = 8 };
-	static char names[ARRAY_SIZE(claims) * ARRAY_SIZE(expectations)][128];
-	struct CMUnitTest tests[ARRAY_SIZE(names) + N_WRITTEN] = {
+	static const struct claims all = {claims, ARRAY_SIZE(claims), expectations, ARRAY_SIZE(expectations),
+		sizeof(expectations[0]), head_setup, head_teardown};
+	const struct CMUnitTest others[] = {
 		cmocka_unit_test(test_head_of_e4m3_stays_as_it_is),
 		scratch_test(test_tied_head_of_many_chunks_arrives_whole),
 		scratch_test(test_tied_head_under_its_own_name_is_rounded),
@@ -416,12 +412,5 @@ int main(void)
 		scratch_test(test_draft_has_its_targets_packed_head),
 	};
 
-	for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
-		const struct expected *expected = &expectations[i / ARRAY_SIZE(claims)];
-
-		snprintf(names[i], sizeof(names[i]), "%s: %s", claims[i % ARRAY_SIZE(claims)].name, expected->below);
-		tests[i + N_WRITTEN] = (struct CMUnitTest){names[i], claims[i % ARRAY_SIZE(claims)].run, head_setup,
-			head_teardown, (void *)expected};
-	}
-	return cmocka_run_group_tests_name("head_load", tests, NULL, NULL);
+	return claims_run("head_load", &all, others, ARRAY_SIZE(others));
 }

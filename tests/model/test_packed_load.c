@@ -3,6 +3,7 @@
 /* Quantised checkpoints on a device that packs weights: which ones it keeps packed, that they are what widening them
  * gives, and what memory they take. */
 
+#include "tests/model/claims.h"
 #include "tests/model/packing.h"
 
 #include <errno.h>
@@ -369,23 +370,18 @@ static void test_weights_of_a_draft_model_are_packed(void **state)
 
 /* ---- all of them ---- */
 
-static const struct {
-	const char *name;
-	CMUnitTestFunction run;
-} claims[] = {
-#define CLAIM(name) {#name, name}
+static const struct claim claims[] = {
 	CLAIM(test_packed_weights_are_those_widened),
 	CLAIM(test_weights_that_only_products_take_are_packed),
 	CLAIM(test_memory_is_that_of_units_and_factors),
 	CLAIM(test_model_says_what_is_packed),
-#undef CLAIM
 };
 
 int main(void)
 {
-	enum { N_WRITTEN = 5 };
-	static char names[ARRAY_SIZE(claims) * ARRAY_SIZE(expectations)][128];
-	struct CMUnitTest tests[ARRAY_SIZE(names) + N_WRITTEN] = {
+	static const struct claims all = {claims, ARRAY_SIZE(claims), expectations, ARRAY_SIZE(expectations),
+		sizeof(expectations[0]), packed_setup, packed_teardown};
+	const struct CMUnitTest others[] = {
 		scratch_test(test_packed_rows_of_many_chunks_arrive_whole),
 		scratch_test(test_packed_transposed_data_of_many_chunks_arrives_whole),
 		scratch_test(test_weight_of_which_a_part_is_not_quantised_is_widened),
@@ -393,12 +389,5 @@ int main(void)
 		scratch_test(test_weights_of_a_draft_model_are_packed),
 	};
 
-	for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
-		const struct expected *expected = &expectations[i / ARRAY_SIZE(claims)];
-
-		snprintf(names[i], sizeof(names[i]), "%s: %s", claims[i % ARRAY_SIZE(claims)].name, expected->name);
-		tests[i + N_WRITTEN] = (struct CMUnitTest){names[i], claims[i % ARRAY_SIZE(claims)].run, packed_setup,
-			packed_teardown, (void *)expected};
-	}
-	return cmocka_run_group_tests_name("packed_load", tests, NULL, NULL);
+	return claims_run("packed_load", &all, others, ARRAY_SIZE(others));
 }
