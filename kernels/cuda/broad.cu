@@ -23,6 +23,8 @@ static const struct broad_instance kernels[] = {KERNEL(64, false), KERNEL(96, fa
 	KERNEL(96, true), KERNEL(128, true), KERNEL(192, true), KERNEL(256, true)};
 
 enum { N_KERNELS = sizeof(kernels) / sizeof(kernels[0]) };
+/* Rows of x: one tile holds so many; of one of several tiles, at least. */
+enum { ONE_TILE_MAX = 256, SEVERAL_MIN = 128 };
 
 #ifdef MIMEO_RACECHECK
 enum { SHARERS_MAX = 1 }; /* it does not follow boxes that go to several blocks */
@@ -46,12 +48,37 @@ static struct broad_division broad_division_of(uint8_t variant)
 	return {variant / 16u + 1, variant / 8u % 2 + 1, (variant % 8u + 1) * 8};
 }
 
-static const struct broad_instance *broad_kernel_for(uint32_t n_rows, bool gated)
+/* Columns of y of a tile. */
+static uint32_t broad_tile_cols(uint32_t height, bool gated)
 {
-	for (uint32_t i = 0; i < N_KERNELS; i++)
-		if (kernels[i].gated == gated && n_rows <= kernels[i].n)
+	return gated ? height : 2 * height;
+}
+
+/* Time for many rows by tiles of `kernel`: the rounds of all multiprocessors, by a tile's rows and what it takes
+ * beyond them, the fetch of W, in rows. */
+static uint64_t broad_cost(struct stream *stream, const struct op_gemm *a, const struct broad_instance *kernel)
+{
+	const uint64_t w_tiles = divided(y_cols(a, kernel->gated), broad_tile_cols(PIECE, kernel->gated));
+	const uint64_t tiles = w_tiles * divided(a->n_rows, kernel->n), n_sms = cuda_limits(stream)->n_sms;
+
+	return (tiles + n_sms - 1) / n_sms * (kernel->n + 32);
+}
+
+/* One tile holds all rows if it can. */
+static const struct broad_instance *broad_kernel_for(struct stream *stream, const struct op_gemm *a, bool gated)
+{
+	const struct broad_instance *best = NULL;
+
+	for (uint32_t i = 0; i < N_KERNELS; i++) {
+		if (kernels[i].gated != gated)
+			continue;
+		if (a->n_rows <= kernels[i].n)
 			return &kernels[i];
-	return NULL;
+		if (kernels[i].n >= SEVERAL_MIN &&
+			(!best || broad_cost(stream, a, &kernels[i]) <= broad_cost(stream, a, best)))
+			best = &kernels[i];
+	}
+	return best;
 }
 
 int broad_start(struct stream *stream)
@@ -71,7 +98,7 @@ int broad_start(struct stream *stream)
 
 static bool broad_can(struct stream *stream, const struct op_gemm *a, bool gated)
 {
-	if (!tiles_able(stream) || a->n_rows < BROAD_ROWS_MIN || a->n_rows > BROAD_ROWS_MAX)
+	if (!tiles_able(stream) || a->n_rows < BROAD_ROWS_MIN)
 		return false;
 	if (a->w.dtype != DTYPE_BF16)
 		return false;
@@ -81,21 +108,15 @@ static bool broad_can(struct stream *stream, const struct op_gemm *a, bool gated
 	return aligned(a->x) && aligned(a->w.data);
 }
 
-/* Columns of y of a tile. */
-static uint32_t broad_tile_cols(uint32_t height, bool gated)
-{
-	return gated ? height : 2 * height;
-}
-
 /* The smallest height that needs no more waves than the largest; 0: this division is not useful. */
 static uint32_t broad_height_for(struct stream *stream, const struct op_gemm *a, bool gated,
 	uint32_t splits, uint32_t sharers)
 {
-	const struct broad_instance *kernel = broad_kernel_for(a->n_rows, gated);
-	const uint32_t n = y_cols(a, gated), unit = gated ? 16 : 8;
+	const struct broad_instance *kernel = broad_kernel_for(stream, a, gated);
+	const uint32_t n = y_cols(a, gated), unit = gated ? 16 : 8, row_tiles = divided(a->n_rows, kernel->n);
 	uint32_t at_once, waves;
 
-	if (sharers > SHARERS_MAX || (splits > 1 && a->w.cols < splits * 4 * COLS))
+	if (sharers > SHARERS_MAX || (splits > 1 && (row_tiles > 1 || a->w.cols < splits * 4 * COLS)))
 		return 0;
 	at_once = cuda_clusters_at_once(
 		stream, (const void *)kernel->run, splits * sharers, THREADS, BLOCK_BYTES);
@@ -103,25 +124,28 @@ static uint32_t broad_height_for(struct stream *stream, const struct op_gemm *a,
 	if (at_once == 0 || (splits == 1 && at_once < cuda_limits(stream)->n_sms / sharers))
 		return 0;
 	at_once *= sharers; /* tiles */
-	waves = divided(divided(n, broad_tile_cols(PIECE, gated)), at_once);
+	waves = divided(divided(n, broad_tile_cols(PIECE, gated)) * row_tiles, at_once);
 	if (splits > 1 && waves > 1)
 		return 0;
-	return divided(divided(n, at_once * waves), broad_tile_cols(unit, gated)) * unit;
+	return divided(divided(n, at_once * waves / row_tiles), broad_tile_cols(unit, gated)) * unit;
 }
 
 /* Does this division keep at least 2/3 of the multiprocessors busy? */
 static bool broad_is_busy(
 	struct stream *stream, const struct op_gemm *a, bool gated, const struct broad_division *d)
 {
-	const uint32_t tiles = divided(y_cols(a, gated), broad_tile_cols(d->height, gated));
+	const uint32_t tiles = divided(y_cols(a, gated), broad_tile_cols(d->height, gated)) *
+			       divided(a->n_rows, broad_kernel_for(stream, a, gated)->n);
 
 	return tiles * d->splits * 3 >= cuda_limits(stream)->n_sms * 2;
 }
 
-/* Few splits first: what they exchange grows with their number. */
+/* Few splits first: what they exchange grows with their number. Sharers first for many rows: they are as fast and take
+ * less power, which limits long prompts. */
 int broad_variants(struct stream *stream, const struct op_gemm *a, bool gated, uint8_t *ret)
 {
-	struct broad_division divisions[] = {{1, 1, 0}, {1, 2, 0}, {2, 1, 0}, {3, 1, 0}, {4, 1, 0},
+	const uint32_t first = a->n_rows > ONE_TILE_MAX ? 2 : 1;
+	struct broad_division divisions[] = {{1, first, 0}, {1, 3 - first, 0}, {2, 1, 0}, {3, 1, 0}, {4, 1, 0},
 		{5, 1, 0}, {6, 1, 0}};
 	int n = 0;
 
@@ -154,7 +178,7 @@ static void broad_args_make(const struct op_gemm *a, const struct broad_instance
 	const struct broad_division *d, struct broad_args *ret)
 {
 	const uint32_t stage_bytes = (2 * d->height + kernel->n) * ROW_BYTES;
-	const uint32_t n_stages = (BLOCK_BYTES - ALIGN - SLAB_BYTES) / stage_bytes;
+	const uint32_t n_stages = (BLOCK_BYTES - ALIGN - 2 * SLAB_BYTES) / stage_bytes;
 
 	assert(n_stages * stage_bytes >= kernel->sum_bytes);
 	ret->bias = a->bias.data;
@@ -162,6 +186,7 @@ static void broad_args_make(const struct op_gemm *a, const struct broad_instance
 	ret->n = y_cols(a, kernel->gated);
 	ret->k = a->w.cols;
 	ret->n_rows = a->n_rows;
+	ret->row_tiles = divided(a->n_rows, kernel->n);
 	ret->height = d->height;
 	ret->stage_bytes = stage_bytes;
 	ret->n_stages = min(n_stages, (uint32_t)STAGES_MAX);
@@ -184,7 +209,7 @@ int broad_launch(struct stream *stream, const struct op_gemm *a, bool gated, uin
 	/* other operands of the class of gemm_plan.c may have a different alignment */
 	if (!broad_can(stream, a, gated) || d.sharers > SHARERS_MAX)
 		return -ENOTSUP;
-	kernel = broad_kernel_for(a->n_rows, gated);
+	kernel = broad_kernel_for(stream, a, gated);
 	rc = broad_map_w(stream, a, gated, 2 * d.height, &args.w);
 	if (rc)
 		return rc;
@@ -192,7 +217,7 @@ int broad_launch(struct stream *stream, const struct op_gemm *a, bool gated, uin
 	if (rc)
 		return rc;
 	broad_args_make(a, kernel, &d, &args);
-	n_clusters = divided(args.n, broad_tile_cols(d.height, gated) * d.sharers);
+	n_clusters = divided(args.n, broad_tile_cols(d.height, gated) * d.sharers) * args.row_tiles;
 	if (d.splits == 1)
 		n_clusters = min(n_clusters, cuda_limits(stream)->n_sms / d.sharers);
 	cuda_launch_clusters(stream, (const void *)kernel->run, n_clusters * cluster, THREADS,

@@ -3,7 +3,7 @@
 #define MIMEO_KERNELS_CUDA_BROAD_H
 
 /*
- * GEMM of many rows, until arithmetic, not bandwidth, bounds it. For devices of 9.0 alone, in a build
+ * GEMM of many rows. For devices of 9.0 alone, in a build
  * with device code for 90a (MIMEO_CUDA_SM90A). Variants differ in how the product is divided among
  * blocks; gemm_plan.c times them for each shape.
  */
@@ -16,7 +16,6 @@ extern "C" {
 
 #define BROAD_VARIANTS_MAX 6
 #define BROAD_ROWS_MIN 33u
-#define BROAD_ROWS_MAX 256u
 
 #ifdef MIMEO_CUDA_SM90A
 

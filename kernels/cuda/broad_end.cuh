@@ -18,6 +18,7 @@
 
 /* Of one tile, what a thread needs to end its fragments. */
 struct broad_tile {
+	uint32_t row;  /* the first of x */
 	uint32_t col;  /* the first column of y of this warpgroup's piece */
 	float bias[2]; /* of the thread's two rows of W: gated, a gate's and its up's */
 };
@@ -28,14 +29,15 @@ template <bool GATED> __device__ static inline uint32_t piece_cols(const broad_a
 	return GATED ? a.height / 2 : a.height;
 }
 
-template <bool GATED>
-__device__ static inline broad_tile tile_make(const broad_args &a, uint32_t tile)
+template <int N, bool GATED>
+__device__ static inline broad_tile tile_make(const broad_args &a, const broad_block &b, uint32_t tile)
 {
 	const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
 	broad_tile t;
 	uint32_t row;
 
-	t.col = (tile * 2 + warp / 4) * piece_cols<GATED>(a);
+	t.row = first_row<N>(a, tile);
+	t.col = (w_tile(a, b, tile) * 2 + warp / 4) * piece_cols<GATED>(a);
 	row = t.col + warp % 4 * (GATED ? 8 : 16) + lane / 4;
 	t.bias[0] = bias_of(a, min(row, a.n - 1));
 	t.bias[1] = bias_of(a, GATED ? min(row, a.n - 1) + a.n : min(row + 8, a.n - 1));
@@ -44,7 +46,7 @@ __device__ static inline broad_tile tile_make(const broad_args &a, uint32_t tile
 
 __device__ static inline float gated(float gate, float up)
 {
-	return gate / (1.0f + __expf(-gate)) * up;
+	return __fdividef(gate, 1.0f + __expf(-gate)) * up;
 }
 
 /* ---- float32 ---- */
@@ -53,7 +55,7 @@ __device__ static inline void store_floats(
 	const broad_args &a, const broad_tile &t, uint32_t fragment, const float (&v)[4])
 {
 	const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-	const uint32_t row = fragment * 8 + lane % 4 * 2;
+	const uint32_t row = t.row + fragment * 8 + lane % 4 * 2;
 
 #pragma unroll
 	for (uint32_t i = 0; i < 4; i++) {
@@ -70,7 +72,7 @@ template <bool GATED>
 __device__ static inline void fill_slab(
 	const broad_block &b, const broad_tile &t, const float (&v)[SLAB_FRAGS][4])
 {
-	const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+	const uint32_t warp = threadIdx.x / WARP % 4, lane = threadIdx.x % WARP;
 	const uint32_t col = GATED ? warp * 8 : warp * 16 + lane / 8 % 2 * 8;
 	const uint32_t row = (GATED ? lane / 8 : lane / 16) * 8 + lane % 8;
 
@@ -106,17 +108,15 @@ __device__ static inline void store_pack(const broad_args &a, uint32_t row, uint
 /* Fragment f of the slab is fragment first + f * step of the tile. */
 template <bool GATED>
 __device__ static inline void store_slab(
-	const broad_args &a, const broad_block &b, uint32_t tile, uint32_t first, uint32_t step)
+	const broad_args &a, const broad_block &b, const broad_tile &t, uint32_t first, uint32_t step)
 {
-	constexpr uint32_t piece_packs = GATED ? 4 : 8, packs = 2 * piece_packs;
-	const uint32_t pack = threadIdx.x % packs, at = pack % piece_packs * PACK;
-	const uint32_t cols = piece_cols<GATED>(a);
-	const uint32_t col = (tile * 2 + pack / piece_packs) * cols + at;
+	constexpr uint32_t packs = GATED ? 4 : 8;
+	const uint32_t pack = threadIdx.x % packs, at = pack * PACK, col = t.col + at;
 
-	if (at >= cols || col >= a.n)
+	if (at >= piece_cols<GATED>(a) || col >= a.n)
 		return;
-	for (uint32_t i = threadIdx.x / packs; i < SLAB_FRAGS * 8; i += WARPS * WARP / packs) {
-		const uint32_t row = (first + i / 8 * step) * 8 + i % 8;
+	for (uint32_t i = threadIdx.x % 128 / packs; i < SLAB_FRAGS * 8; i += 128 / packs) {
+		const uint32_t row = t.row + (first + i / 8 * step) * 8 + i % 8;
 
 		if (row < a.n_rows)
 			store_pack(
@@ -128,8 +128,7 @@ __device__ static inline void store_slab(
 
 template <bool GATED>
 __device__ static inline void end_slab(const broad_args &a, const broad_block &b,
-	const broad_tile &t, uint32_t tile, uint32_t first, uint32_t step,
-	const float (&v)[SLAB_FRAGS][4])
+	const broad_tile &t, uint32_t first, uint32_t step, const float (&v)[SLAB_FRAGS][4])
 {
 	if (!GATED && a.f32) {
 #pragma unroll
@@ -137,29 +136,29 @@ __device__ static inline void end_slab(const broad_args &a, const broad_block &b
 			store_floats(a, t, first + f * step, v[f]);
 		return;
 	}
-	meet(); /* the slab before has been stored */
+	meet_warpgroup(); /* the slab before has been stored */
 	fill_slab<GATED>(b, t, v);
-	meet();
-	store_slab<GATED>(a, b, tile, first, step);
+	meet_warpgroup();
+	store_slab<GATED>(a, b, t, first, step);
 }
 
 /* Of a tile whose columns are not split. */
 template <int N, bool GATED>
 __device__ static inline void end_tile(const broad_args &a, const broad_block &b,
-	const broad_tile &t, uint32_t tile, const float (&sums)[N / 8][4])
+	const broad_tile &t, const float (&sums)[N / 8][4])
 {
 #pragma unroll
 	for (int first = 0; first < N / 8; first += SLAB_FRAGS) {
 		float v[SLAB_FRAGS][4];
 
-		if (first * 8 >= a.n_rows)
+		if (t.row + first * 8 >= a.n_rows)
 			break;
 #pragma unroll
 		for (int f = 0; f < SLAB_FRAGS; f++)
 #pragma unroll
 			for (int i = 0; i < 4; i++)
 				v[f][i] = sums[first + f][i];
-		end_slab<GATED>(a, b, t, tile, first, 1, v);
+		end_slab<GATED>(a, b, t, first, 1, v);
 	}
 }
 
@@ -217,8 +216,7 @@ __device__ static inline void add_blocks(
 
 /* This block's fragments of a tile, once all blocks have left their sums. */
 template <bool GATED>
-__device__ static inline void end_splits(
-	const broad_args &a, const broad_block &b, const broad_tile &t, uint32_t tile)
+__device__ static inline void end_splits(const broad_args &a, const broad_block &b, const broad_tile &t)
 {
 	const uint32_t n_frags = (a.n_rows + 7) / 8;
 	const bool adds = has_rows<GATED>(a, t);
@@ -230,7 +228,7 @@ __device__ static inline void end_splits(
 		for (int f = 0; f < SLAB_FRAGS; f++)
 			if (first + f * a.splits < n_frags && adds)
 				add_blocks(a, b.share, sums_at(b, first + f * a.splits), v[f]);
-		end_slab<GATED>(a, b, t, tile, first, a.splits, v);
+		end_slab<GATED>(a, b, t, first, a.splits, v);
 	}
 }
 
@@ -242,38 +240,37 @@ __device__ static inline void multiply_all(const broad_args &a, const broad_bloc
 	float sums[N / 8][4];
 	ring_stage s = {};
 
-	for (uint32_t first = b.tile; first < b.n_tiles; first += b.step) {
-		const uint32_t tile = first + b.share;
-		const broad_tile t = tile_make<GATED>(a, tile);
+	for (uint32_t tile = b.tile; tile < b.n_tiles; tile += b.step) {
+		const broad_tile t = tile_make<N, GATED>(a, b, tile);
 
 		multiply_tile<N>(a, b, s, sums);
 		if (a.splits == 1) {
-			end_tile<N, GATED>(a, b, t, tile, sums);
+			end_tile<N, GATED>(a, b, t, sums);
 			continue;
 		}
 		leave_sums<N, GATED>(a, b, t, sums);
 		cluster_meet();
-		end_splits<GATED>(a, b, t, tile);
+		end_splits<GATED>(a, b, t);
 		return; /* there is no other */
 	}
 }
 
 __device__ static inline broad_block block_make(
-	const broad_args &a, uint32_t n_tiles, uint32_t slab, const uint64_t *barriers)
+	const broad_args &a, uint32_t n_w_tiles, uint32_t slabs, const uint64_t *barriers)
 {
 	const uint32_t n_chunks = (a.k + COLS - 1) / COLS, cluster = a.splits * a.sharers;
 	const uint32_t rank = blockIdx.x % cluster;
 	broad_block b;
 
-	b.slab = slab;
-	b.ring = (slab + SLAB_BYTES + ALIGN - 1) / ALIGN * ALIGN;
+	b.slab = slabs + threadIdx.x / 128 % 2 * SLAB_BYTES;
+	b.ring = (slabs + 2 * SLAB_BYTES + ALIGN - 1) / ALIGN * ALIGN;
 	b.full = shared_address(barriers);
 	b.empty = b.full + STAGES_MAX * 8;
 	b.split = rank / a.sharers;
 	b.share = rank % a.sharers;
-	b.tile = blockIdx.x / cluster * a.sharers;
-	b.n_tiles = n_tiles;
-	b.step = gridDim.x / cluster * a.sharers;
+	b.tile = blockIdx.x / cluster;
+	b.n_tiles = (n_w_tiles + a.sharers - 1) / a.sharers * a.row_tiles;
+	b.step = gridDim.x / cluster;
 	b.chunk = n_chunks * b.split / a.splits;
 	b.chunk_end = n_chunks * (b.split + 1) / a.splits;
 	return b;

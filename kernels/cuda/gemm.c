@@ -7,8 +7,7 @@
  *	up to 16   skinny.cu, cuBLASLt
  *	17 to 64   wide.cu (9.0 alone, in builds for 90a), skinny.cu up to 32 if x fits beside its ring,
  *	           broad.cu from 33 (9.0 alone), cuBLASLt
- *	65 to 256  broad.cu, cuBLASLt
- *	more       cuBLASLt, which uses 32 MiB of the stream's scratch
+ *	more       broad.cu, cuBLASLt, which uses 32 MiB of the stream's scratch
  *	any, where the op is invariant: wide.cu, 64 rows a launch
  *
  * With packed weights: skinny.cu up to 16 rows, wide.cu from 9 on and where the op is invariant. More than 128
@@ -16,7 +15,7 @@
  * it is larger than WIDENED_BYTES_MAX.
  *
  * A gated_gemm of up to 64 rows (16 without wide.cu) is one launch of ours, not timed against
- * cuBLASLt's; up to 256 rows the faster of both (broad.cu); else a gemm and a silu_mul. A result is
+ * cuBLASLt's; of more rows the faster of broad.cu and cuBLASLt's gemm with a silu_mul. A result is
  * deterministic per shape class and process; unlike the cpu device's it may depend on the number of
  * rows.
  *

@@ -46,6 +46,12 @@ __device__ static inline void meet(void)
 	asm volatile("bar.sync 1, %0;" ::"n"(WARPS * 32) : "memory");
 }
 
+/* Barrier of one warpgroup of these. */
+__device__ static inline void meet_warpgroup(void)
+{
+	asm volatile("bar.sync %0, 128;" ::"r"(2 + threadIdx.x / 128) : "memory");
+}
+
 template <typename Args> __device__ static inline float bias_of(const Args &a, uint32_t col)
 {
 	if (!a.bias)
@@ -69,7 +75,7 @@ __device__ static inline uint32_t fetch_ahead(const Args &a, const Block &b, Fet
 	return n;
 }
 
-/* Load what remains of W, and x by fetch_x(chunk, stage). Returns the stage behind the last. */
+/* Load what remains of W, and x by fetch_x(tile, chunk, stage). Returns the stage behind the last. */
 template <typename Args, typename Block, typename FetchW, typename FetchX>
 __device__ static inline ring_stage fetch_all(
 	const Args &a, const Block &b, uint32_t n_ahead, FetchW fetch_w, FetchX fetch_x)
@@ -83,7 +89,7 @@ __device__ static inline ring_stage fetch_all(
 				barrier_wait(b.empty + s.index * 8, s.parity ^ 1);
 				fetch_w(tile, chunk, s.index);
 			}
-			fetch_x(chunk, s.index);
+			fetch_x(tile, chunk, s.index);
 			s.next(a.n_stages);
 		}
 	return s;

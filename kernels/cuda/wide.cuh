@@ -100,7 +100,7 @@ __device__ static inline void fetch(const wide_args &a, const wide_block &b)
 	const auto w = [&](uint32_t tile, uint32_t chunk, uint32_t index) {
 		fetch_w<N, GATED>(a, b, tile, chunk, index);
 	};
-	const auto x = [&](uint32_t chunk, uint32_t index) { fetch_x<N>(a, b, chunk, index); };
+	const auto x = [&](uint32_t, uint32_t chunk, uint32_t index) { fetch_x<N>(a, b, chunk, index); };
 	uint32_t n_ahead = 0;
 
 	if (fetches) {

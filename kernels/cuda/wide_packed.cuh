@@ -63,7 +63,7 @@ template <class S, bool GATED> __device__ static inline void fetch_packed(const 
 	const auto w = [&](uint32_t tile, uint32_t chunk, uint32_t index) {
 		fetch_units<S, GATED>(a, b, tile, chunk, index);
 	};
-	const auto x = [&](uint32_t chunk, uint32_t index) { fetch_boxes<S>(a, b, chunk, index); };
+	const auto x = [&](uint32_t, uint32_t chunk, uint32_t index) { fetch_boxes<S>(a, b, chunk, index); };
 	uint32_t n_ahead = 0;
 
 	if (fetches) {

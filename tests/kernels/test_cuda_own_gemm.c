@@ -49,6 +49,24 @@ static void test_each_variant_for_many_rows_of_the_gated_gemm_is_right(void **st
 	check_shapes(*state, &(struct shapes){5, 4, rows, shapes, -1, VARIANTS_MAX, true});
 }
 
+/* Several tiles of x's rows, the last one cut short; with rows of W for one multiprocessor and for several rounds of all;
+ * an odd number of tiles of W, of which two blocks take two. */
+static void test_each_variant_for_several_tiles_of_rows_is_the_product(void **state)
+{
+	static const uint32_t rows[] = {257, 384, 520, 1025},
+			      shapes[][2] = {{2, 64}, {100, 72}, {392, 1032}, {4484, 200}};
+
+	check_shapes(*state, &(struct shapes){4, 4, rows, shapes, 0, 3, false});
+}
+
+static void test_each_variant_for_several_tiles_of_rows_of_the_gated_gemm_is_right(void **state)
+{
+	static const uint32_t rows[] = {257, 384, 520, 1025},
+			      shapes[][2] = {{16, 64}, {112, 520}, {4496, 200}};
+
+	check_shapes(*state, &(struct shapes){4, 3, rows, shapes, -1, 4, true});
+}
+
 /* 64 MiB: what is so large has a deeper ring, with x beside it, and more variants when gated. */
 static void test_each_variant_for_a_large_matrix_is_the_product(void **state)
 {
@@ -191,6 +209,8 @@ int main(int argc, char **argv)
 		ON_DEVICE(test_each_variant_of_the_gated_gemm_is_right),
 		ON_DEVICE(test_each_variant_for_many_rows_is_the_product),
 		ON_DEVICE(test_each_variant_for_many_rows_of_the_gated_gemm_is_right),
+		ON_DEVICE(test_each_variant_for_several_tiles_of_rows_is_the_product),
+		ON_DEVICE(test_each_variant_for_several_tiles_of_rows_of_the_gated_gemm_is_right),
 		ON_DEVICE(test_each_variant_for_a_large_matrix_is_the_product),
 		ON_DEVICE(test_what_none_of_ours_can_is_right),
 		ON_DEVICE(test_rows_of_an_invariant_product_have_the_same_bits_alone_and_among_others),
