@@ -26,6 +26,7 @@ esac
 export MIMEO_SOURCE=$PWD MIMEO_DEVICE=${MIMEO_DEVICE:-cuda} CMOCKA_MESSAGE_OUTPUT=TAP
 limit=${LIMIT:-450}
 work=$(mktemp -d)
+chmod 711 "$work" # clients of other users reach a daemon in it
 mkdir "$work/models"
 order=() pids=()
 exec 3>&1 4>&2
