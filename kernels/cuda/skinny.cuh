@@ -19,6 +19,10 @@
  * 16-row operand and W as the 8-column one. At a tile's end they leave their sums in shared memory and go
  * on; one of the finishing warps, which take turns, adds them in the order of the warps, so that the bits
  * depend on the variant alone, and stores the tile. That takes about as long as 64 KB of W take to arrive.
+ * A block's last tile, with which the kernel ends, is stored by all warps that multiply.
+ *
+ * If the kernel has the norm of x to do as well (norm_gemm), each block does it for itself, while its ring fills: a
+ * launch less on the way, for as little as a row of x costs a block.
  *
  * Bytes: W once from memory; x once a block from the L2, or once a tile where it does not stay.
  *
@@ -30,9 +34,8 @@
  *	1     8B     13.7 (16.9)  9.7 (13.6)  55.0 (57.6)  28.8 (31.9)  235 (243), 4.48 TB/s
  *	8     8B                                                        247 (244)
  *
- * That was with the warps that multiply storing each tile together, before the finishing warps. Known gap of these: where
- * a block has a tile or two, one warp's stores of 8 to 16 rows are the kernel's end. On an H100, us before and after,
- * 1B: qkv at 8 rows 4.8 and 6.2, o at 16 rows 4.4 and 5.3; a decode step is the same within 1 %.
+ * That was with the warps that multiply storing each tile together. On an H100, us, 1B: qkv at 8 rows 4.8 so, 6.2 with
+ * finishing warps, 5.8 if the last tile is not theirs; o at 16 rows 4.4, 5.3, 4.4.
  *
  * Tried and slower (ms of a decode step of 1B at one row without prepare and plan, 0.81 as it is): fetching the next
  * product's weights into the L2, 0.83 to 0.90; products of two launches on one multiprocessor,
@@ -366,7 +369,7 @@ __device__ static inline void finish_all(
 	const uint32_t buffer = finisher % S::n_buffers, first = finisher / S::n_buffers * WARP + threadIdx.x % WARP;
 	uint32_t parity = 0;
 
-	for (uint32_t i = buffer; i < b.n_iterations / b.n_chunks; i += S::n_buffers) {
+	for (uint32_t i = buffer; i + 1 < b.n_iterations / b.n_chunks; i += S::n_buffers) {
 		barrier_wait(b.sums_full + buffer * 8, parity);
 		store_tile<W::m, W::r, W::gated>(a, sum_memory + buffer * WARPS * S::n_sums, blockIdx.x + i * gridDim.x,
 			first, S::n_sharing * WARP);
@@ -433,3 +436,8 @@ template <class W> static __global__ void __launch_bounds__(THREADS, W::m > 16 ?
 }
 
 #endif
+		if (it == b.n_iterations - 1)
+			break;
+	barrier_wait(b.sums_full + buffer * 8, buffer_parity);
+	store_tile<M, R, W::gated>(a, sum_memory + buffer * WARPS * S::n_sums, place_of(b, b.n_iterations - 1).tile,
+		threadIdx.x, WARPS * WARP);
