@@ -83,13 +83,6 @@ bool rms_norm_fits(const struct op_rms_norm *a)
 	       a->n_rows <= INT32_MAX;
 }
 
-bool add_rms_norm_fits(const struct op_add_rms_norm *a)
-{
-	const struct op_rms_norm norm = {a->x, a->weight, a->out, a->n_rows, a->eps};
-
-	return rms_norm_fits(&norm) && a->residual && a->residual != a->out;
-}
-
 static bool checks_packed(const struct weight *w)
 {
 	return w->data && packed_is(w->dtype) && packed_fits(w->rows, w->cols) &&
@@ -99,7 +92,7 @@ static bool checks_packed(const struct weight *w)
 bool gemm_fits(const struct op_gemm *a)
 {
 	return a->x && a->y && (checks_weight(&a->w) || checks_packed(&a->w)) &&
-	       checks_optional(&a->bias, a->w.rows) &&
+	       checks_optional(&a->bias, a->w.rows) && (!a->add || a->y != a->x) &&
 	       a->w.rows <= INT32_MAX && a->w.cols <= INT32_MAX && a->n_rows <= INT32_MAX;
 }
 
@@ -109,6 +102,15 @@ bool gated_gemm_fits(const struct op_gated_gemm *a)
 		.n_rows = a->n_rows};
 
 	return gemm_fits(&gemm) && a->gate_up && a->w.rows % 2 == 0;
+}
+
+bool norm_gemm_fits(const struct op_norm_gemm *a)
+{
+	const struct op_gemm gemm = {.x = a->x, .w = a->w, .bias = a->bias, .y = a->y,
+		.n_rows = a->n_rows};
+
+	return gemm_fits(&gemm) && weight_is(&a->norm, 1, a->w.cols) && checks_eps(a->eps) &&
+	       (!a->gate_up || a->w.rows % 2 == 0);
 }
 
 bool rope_and_cache_fits(const struct op_rope_and_cache *a)

@@ -17,8 +17,8 @@
 /*
  * A weight matrix. An op may read it before earlier work of its stream is done: none of that may write it.
  *
- * E4M3 and U4 are packed (kernels/packed.h): where device_info.packs, gemm and gated_gemm take them as w,
- * and decode_step answers -ENOTSUP; for all other ops they are invalid.
+ * E4M3 and U4 are packed (kernels/packed.h): where device_info.packs, gemm, gated_gemm and norm_gemm take them
+ * as w, and decode_step answers -ENOTSUP; for all other ops they are invalid.
  */
 struct weight {
 	const void *data; /* [rows, cols], rows contiguous; or units */
@@ -67,25 +67,17 @@ struct op_rms_norm { /* out = x / rms(x) * weight */
 	float eps;
 };
 
-struct op_add_rms_norm { /* residual += x; out = norm(residual) */
-	const void *x;        /* [n_rows, cols] act */
-	void *residual;       /* [n_rows, cols] act, in place */
-	struct weight weight; /* [1, cols] */
-	void *out;            /* [n_rows, cols] act */
-	uint32_t n_rows;
-	float eps;
-};
-
-/* y = x W^T (+ bias). `invariant`: a row's result does not depend on n_rows. The cpu device's never does;
- * CUDA's may, and its invariant product is slower: see device_info.invariant. */
+/* y = x W^T (+ bias), or with `add` y += that. `invariant`: a row's result does not depend on n_rows. The cpu
+ * device's never does; CUDA's may, and its invariant product is slower: see device_info.invariant. */
 struct op_gemm {
 	const void *x;      /* [n_rows, w.cols] act */
 	struct weight w;    /* [out, in] */
 	struct weight bias; /* [1, out], data NULL: none */
 	void *y;            /* [n_rows, w.rows] y_dtype */
-	enum dtype y_dtype; /* act or F32 */
+	enum dtype y_dtype; /* act or F32; with `add` act */
 	uint32_t n_rows;
 	bool invariant;
+	bool add; /* y is not x */
 };
 
 /* y = silu(x Wg^T + bg) * (x Wu^T + bu): a gemm and a silu_mul, in one launch where the device can;
@@ -98,6 +90,22 @@ struct op_gated_gemm {
 	void *y;            /* [n_rows, w.rows / 2] act */
 	uint32_t n_rows;
 	bool invariant; /* as in op_gemm */
+};
+
+/*
+ * Optional: the gemm, or with gate_up the gated_gemm, of rms_norm's result for x, in one launch; y is act.
+ *
+ * -ENOTSUP: the device cannot do it at once for this matrix and number of rows; nothing was queued, and y's contents
+ * are undefined.
+ */
+struct op_norm_gemm {
+	const void *x;      /* [n_rows, w.cols] act */
+	struct weight norm; /* [1, w.cols] */
+	float eps;
+	struct weight w, bias;
+	void *gate_up; /* as op_gated_gemm's; NULL: a gemm */
+	void *y;
+	uint32_t n_rows;
 };
 
 /* Optional per-head RMSNorm of q and k, rotation of q and k (pairs i, i + head_dim / 2), write of k
@@ -510,7 +518,7 @@ struct op_outbox {
  * model that needs what the device lacks.
  */
 #define KERNEL_OPS(OP)                                                                             \
-	OP(prepare) OP(embed) OP(rms_norm) OP(add_rms_norm) OP(gemm) OP(gated_gemm)                \
+	OP(prepare) OP(embed) OP(rms_norm) OP(gemm) OP(gated_gemm)                                 \
 	OP(rope_and_cache) OP(silu_mul) OP(gather_rows) OP(to_f32) OP(copy_pages) OP(sample)       \
 	OP(outbox) OP(update_slots) OP(adjust) OP(logprobs) OP(mean_rows)                          \
 	/* latent attention */                                                                     \
@@ -521,7 +529,7 @@ struct op_outbox {
 	OP(verify) OP(draft_begin) OP(draft_advance)
 
 /* Any device may lack these (NULL): there is another way to have what they do. */
-#define KERNEL_OPTIONAL_OPS(OP) OP(decode_step)
+#define KERNEL_OPTIONAL_OPS(OP) OP(decode_step) OP(norm_gemm)
 
 struct kernel_ops {
 #define KERNEL_OP(name) int (*name)(struct stream *stream, const struct op_##name *args);

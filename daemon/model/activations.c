@@ -55,7 +55,6 @@ void model_buffers_carve(const struct model_config *config, uint32_t max_tokens,
 	*ret = (struct model_buffers){
 		.residual = arena_take(arena, max_tokens, hidden),
 		.normed = arena_take(arena, max_tokens, hidden),
-		.projected = arena_take(arena, max_tokens, hidden),
 		.gate_up = arena_take(arena, max_tokens, 2 * inner),
 		.activated = arena_take(arena, max_tokens, inner),
 	};

@@ -53,7 +53,7 @@ static void deepseek_attention(struct pass *p, uint32_t layer)
 		.page_tokens = p->args->page_tokens,
 		.interleaved = c->rope_interleaved);
 	pass_attend(p, layer, c->n_heads * (c->latent.nope + c->latent.rope));
-	pass_gemm(p, p->b->attention, &l->o, &l->o_bias, p->b->projected);
+	pass_add_gemm(p, p->b->attention, &l->o, &l->o_bias);
 }
 
 /* ---- experts ---- */
@@ -129,11 +129,11 @@ static void deepseek_experts(struct pass *p, const struct model_layer *l)
 	if (l->down.data)
 		pass_mlp(p, l);
 	PASS_OP(p, moe_combine,
-		.base = l->down.data ? p->b->projected : NULL,
+		.base = p->b->residual,
 		.y = p->b->expert_out,
 		.experts = p->b->experts,
 		.weights = p->b->expert_weights,
-		.out = p->b->projected,
+		.out = p->b->residual,
 		.n_tokens = p->args->n_tokens,
 		.n_active = c->experts.n_active,
 		.cols = c->hidden_size);
@@ -143,11 +143,13 @@ void deepseek_layer(struct pass *p, uint32_t layer)
 {
 	const struct model_layer *l = &p->model->layers[layer];
 
-	pass_input_norm(p, layer);
+	pass_begin_layer(p, layer);
+	pass_norm_residual(p, &l->input_norm);
 	deepseek_attention(p, layer);
-	pass_add_norm(p, &l->post_norm);
-	if (l->router.data)
-		deepseek_experts(p, l);
-	else
-		pass_mlp(p, l);
+	if (!l->router.data) {
+		pass_norm_mlp(p, l);
+		return;
+	}
+	pass_norm_residual(p, &l->post_norm);
+	deepseek_experts(p, l);
 }

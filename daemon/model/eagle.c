@@ -67,8 +67,8 @@ static void eagle3_input(struct pass *p, const struct draft_pass *draft)
 		pass_gemm(p, draft->hidden, &p->model->fc, &p->model->fc_bias, residual);
 	} else {
 		eagle_take_rows(
-			p, draft->hidden, draft->index, draft->n_hidden, p->b->projected, 0);
-		eagle_take_rows(p, p->b->projected, NULL, n, residual, 0);
+			p, draft->hidden, draft->index, draft->n_hidden, normed, 0);
+		eagle_take_rows(p, normed, NULL, n, residual, 0);
 	}
 	pass_norm(p, residual, &l->hidden_norm, eps, normed);
 	eagle_take_rows(p, normed, NULL, n, eagle_right_half(p), stride);
@@ -90,11 +90,11 @@ int draft_forward(const struct model *model, struct stream *stream, const struct
 		eagle3_input(&p, draft);
 	else
 		eagle_input(&p, draft);
-	llama_attention(&p, 0, is_eagle3 ? p.b->fused : p.b->residual);
-	pass_add_norm(&p, &l->post_norm);
-	pass_mlp(&p, l);
-	/* EAGLE needs the sum alone: its norm is not read. */
-	pass_add_norm(&p, is_eagle3 ? &model->final_norm : &l->post_norm);
+	pass_gemm(&p, is_eagle3 ? p.b->fused : p.b->residual, &l->qkv, &l->qkv_bias, p.b->qkv);
+	llama_attention(&p, 0);
+	pass_norm_mlp(&p, l);
+	if (is_eagle3)
+		pass_norm_residual(&p, &model->final_norm);
 	return p.rc;
 }
 

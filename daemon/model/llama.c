@@ -7,12 +7,11 @@
 
 #include "daemon/model/pass.h"
 
-void llama_attention(struct pass *p, uint32_t layer, const void *x)
+void llama_attention(struct pass *p, uint32_t layer)
 {
 	const struct model_config *c = &p->model->config;
 	const struct model_layer *l = &p->model->layers[layer];
 
-	pass_gemm(p, x, &l->qkv, &l->qkv_bias, p->b->qkv);
 	PASS_OP(p, rope_and_cache,
 		.qkv = p->b->qkv,
 		.positions = p->args->inputs->positions,
@@ -29,15 +28,15 @@ void llama_attention(struct pass *p, uint32_t layer, const void *x)
 		.head_dim = c->head_dim,
 		.page_tokens = p->args->page_tokens);
 	pass_attend(p, layer, (c->n_heads + 2 * c->n_kv_heads) * c->head_dim);
-	pass_gemm(p, p->b->attention, &l->o, &l->o_bias, p->b->projected);
+	pass_add_gemm(p, p->b->attention, &l->o, &l->o_bias);
 }
 
 void llama_layer(struct pass *p, uint32_t layer)
 {
 	const struct model_layer *l = &p->model->layers[layer];
 
-	pass_input_norm(p, layer);
-	llama_attention(p, layer, p->b->normed);
-	pass_add_norm(p, &l->post_norm);
-	pass_mlp(p, l);
+	pass_begin_layer(p, layer);
+	pass_norm_gemm(p, &l->input_norm, &l->qkv, &l->qkv_bias, p->b->qkv);
+	llama_attention(p, layer);
+	pass_norm_mlp(p, l);
 }

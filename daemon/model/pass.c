@@ -2,6 +2,7 @@
 #include "daemon/model/pass.h"
 
 #include <assert.h>
+#include <errno.h>
 
 struct pass pass_begin(
 	const struct model *model, struct stream *stream, const struct model_pass *args)
@@ -30,6 +31,19 @@ void pass_gemm(struct pass *p, const void *x, const struct weight *w, const stru
 		.invariant = p->model->deterministic);
 }
 
+void pass_add_gemm(struct pass *p, const void *x, const struct weight *w, const struct weight *bias)
+{
+	PASS_OP(p, gemm,
+		.x = x,
+		.w = *w,
+		.bias = *bias,
+		.y = p->b->residual,
+		.y_dtype = p->model->activation_dtype,
+		.n_rows = p->args->n_tokens,
+		.invariant = p->model->deterministic,
+		.add = true);
+}
+
 void pass_norm(struct pass *p, const void *x, const struct weight *weight, float eps, void *out)
 {
 	PASS_OP(p, rms_norm,
@@ -40,15 +54,9 @@ void pass_norm(struct pass *p, const void *x, const struct weight *weight, float
 		.eps = eps);
 }
 
-void pass_add_norm(struct pass *p, const struct weight *weight)
+void pass_norm_residual(struct pass *p, const struct weight *weight)
 {
-	PASS_OP(p, add_rms_norm,
-		.x = p->b->projected,
-		.residual = p->b->residual,
-		.weight = *weight,
-		.out = p->b->normed,
-		.n_rows = p->args->n_tokens,
-		.eps = p->model->config.rms_norm_eps);
+	pass_norm(p, p->b->residual, weight, p->model->config.rms_norm_eps, p->b->normed);
 }
 
 void model_feature_layers(const struct model_config *target, uint32_t ret[MODEL_FEATURES])
@@ -59,7 +67,6 @@ void model_feature_layers(const struct model_config *target, uint32_t ret[MODEL_
 	ret[2] = target->n_layers - 3;
 }
 
-/* The residual is a layer's input once its first norm has added what the layer before left. */
 static void pass_keep_features(struct pass *p, uint32_t layer)
 {
 	const uint32_t hidden = p->model->config.hidden_size;
@@ -79,17 +86,44 @@ static void pass_keep_features(struct pass *p, uint32_t layer)
 	}
 }
 
-/* The first layer's has nothing to add. */
-void pass_input_norm(struct pass *p, uint32_t layer)
+void pass_begin_layer(struct pass *p, uint32_t layer)
 {
-	const struct weight *weight = &p->model->layers[layer].input_norm;
-
-	if (layer)
-		pass_add_norm(p, weight);
-	else
-		pass_norm(p, p->b->residual, weight, p->model->config.rms_norm_eps, p->b->normed);
 	if (p->args->features)
 		pass_keep_features(p, layer);
+}
+
+/* y = the product of norm(residual), in one launch where the device has one for so few tokens; false: it has none. */
+static bool pass_norm_gemm_at_once(struct pass *p, const struct weight *norm, const struct weight *w,
+	const struct weight *bias, void *gate_up, void *y)
+{
+	const struct op_norm_gemm op = {
+		.x = p->b->residual,
+		.norm = *norm,
+		.eps = p->model->config.rms_norm_eps,
+		.w = *w,
+		.bias = *bias,
+		.gate_up = gate_up,
+		.y = y,
+		.n_rows = p->args->n_tokens,
+	};
+	int rc;
+
+	if (p->rc || !p->ops->norm_gemm || p->model->deterministic)
+		return false;
+	rc = p->ops->norm_gemm(p->stream, &op);
+	if (rc == -ENOTSUP)
+		return false;
+	p->rc = rc;
+	return true;
+}
+
+void pass_norm_gemm(
+	struct pass *p, const struct weight *norm, const struct weight *w, const struct weight *bias, void *y)
+{
+	if (pass_norm_gemm_at_once(p, norm, w, bias, NULL, y))
+		return;
+	pass_norm_residual(p, norm);
+	pass_gemm(p, p->b->normed, w, bias, y);
 }
 
 void pass_attend(struct pass *p, uint32_t layer, uint32_t q_stride)
@@ -110,7 +144,7 @@ void pass_attend(struct pass *p, uint32_t layer, uint32_t q_stride)
 			  : a->attention->run(a->metadata, p->stream, &args);
 }
 
-void pass_mlp(struct pass *p, const struct model_layer *layer)
+static void pass_gated_gemm(struct pass *p, const struct model_layer *layer)
 {
 	PASS_OP(p, gated_gemm,
 		.x = p->b->normed,
@@ -120,7 +154,22 @@ void pass_mlp(struct pass *p, const struct model_layer *layer)
 		.y = p->b->activated,
 		.n_rows = p->args->n_tokens,
 		.invariant = p->model->deterministic);
-	pass_gemm(p, p->b->activated, &layer->down, &layer->down_bias, p->b->projected);
+}
+
+void pass_mlp(struct pass *p, const struct model_layer *layer)
+{
+	pass_gated_gemm(p, layer);
+	pass_add_gemm(p, p->b->activated, &layer->down, &layer->down_bias);
+}
+
+void pass_norm_mlp(struct pass *p, const struct model_layer *layer)
+{
+	if (!pass_norm_gemm_at_once(p, &layer->post_norm, &layer->gate_up, &layer->gate_up_bias, p->b->gate_up,
+		    p->b->activated)) {
+		pass_norm_residual(p, &layer->post_norm);
+		pass_gated_gemm(p, layer);
+	}
+	pass_add_gemm(p, p->b->activated, &layer->down, &layer->down_bias);
 }
 
 void pass_head(struct pass *p, const void *x, const int32_t *index, uint32_t n_rows)

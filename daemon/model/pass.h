@@ -4,8 +4,7 @@
 
 /*
  * One forward pass as the families' layers see it (llama.c, deepseek.c, eagle.c), and the pieces
- * that they have in common (pass.c). The residual stays in one buffer; each norm first adds what
- * the block before it left in `projected`.
+ * that they have in common (pass.c). The residual stays in one buffer, to which each block adds.
  *
  * Each function queues, or records, its ops. Errors are sticky: after a failed op none is queued, and
  * the pass returns its status.
@@ -32,21 +31,27 @@ struct pass pass_begin(
 /* y = x w^T + bias, for every token. */
 void pass_gemm(struct pass *p, const void *x, const struct weight *w, const struct weight *bias,
 	void *y);
+/* residual += x w^T + bias */
+void pass_add_gemm(struct pass *p, const void *x, const struct weight *w, const struct weight *bias);
 void pass_norm(struct pass *p, const void *x, const struct weight *weight, float eps, void *out);
-/* The layer's first norm into `normed`; also features, where they are wanted. */
-void pass_input_norm(struct pass *p, uint32_t layer);
-/* normed = norm(residual += projected) */
-void pass_add_norm(struct pass *p, const struct weight *weight);
+/* Keep the layer's input, where it is wanted as a feature. */
+void pass_begin_layer(struct pass *p, uint32_t layer);
+/* normed = norm(residual) */
+void pass_norm_residual(struct pass *p, const struct weight *weight);
+/* y = norm(residual) w^T + bias; `normed` may be left as it is. */
+void pass_norm_gemm(
+	struct pass *p, const struct weight *norm, const struct weight *w, const struct weight *bias, void *y);
 /* Attention for q in `qkv`, with rows q_stride apart, into `attention`. */
 void pass_attend(struct pass *p, uint32_t layer, uint32_t q_stride);
-/* projected = down(silu(gate normed) * (up normed)) */
+/* residual += down(silu(gate normed) * (up normed)) */
 void pass_mlp(struct pass *p, const struct model_layer *layer);
+/* The same of norm(residual) by the layer's post_norm; `normed` may be left as it is. */
+void pass_norm_mlp(struct pass *p, const struct model_layer *layer);
 /* Logits of n_rows rows of x: of those of `index`, or of the first ones if it is NULL. */
 void pass_head(struct pass *p, const void *x, const int32_t *index, uint32_t n_rows);
 
-/* projected = o(attention of x), x being [n_tokens, qkv's columns]. */
-void llama_attention(struct pass *p, uint32_t layer, const void *x);
-/* From `residual` and `projected` of the layer before to those of the next. */
+/* residual += o(attention of `qkv`) */
+void llama_attention(struct pass *p, uint32_t layer);
 void llama_layer(struct pass *p, uint32_t layer);
 void deepseek_layer(struct pass *p, uint32_t layer);
 

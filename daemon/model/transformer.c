@@ -28,7 +28,7 @@ int model_forward(const struct model *model, struct stream *stream, const struct
 		.n_tokens = args->n_tokens);
 	for (uint32_t layer = 0; layer < model->config.n_layers && !p.rc; layer++)
 		layers[model->config.family](&p, layer);
-	pass_add_norm(&p, &model->final_norm);
+	pass_norm_residual(&p, &model->final_norm);
 	return p.rc;
 }
 

@@ -15,7 +15,6 @@ struct model_buffers {
 	void *normed;       /* [max_tokens, hidden] act */
 	void *qkv;          /* [max_tokens, (n_heads + 2 n_kv_heads) * head_dim] act */
 	void *attention;    /* [max_tokens, n_heads * head_dim] act */
-	void *projected;    /* [max_tokens, hidden] act */
 	void *gate_up;      /* [max_tokens, 2 intermediate] act */
 	void *activated;    /* [max_tokens, intermediate] act */
 	void *last_hidden;  /* [max_rows, hidden] act, after the final norm */

@@ -51,12 +51,11 @@ static void gemm_store(const struct op_gemm *a, uint32_t first_row, uint32_t n_r
 		float *y = (float *)a->y + (size_t)(first_row + r) * a->w.rows + first_col;
 		const float *sums = ws->sums + (size_t)r * PANEL;
 
-		if (!a->bias.data) {
-			memcpy(y, sums, n_cols * sizeof(*y));
-			continue;
+		for (uint32_t c = 0; c < n_cols; c++) {
+			const float sum = sums[c] + (a->bias.data ? ws->bias[c] : 0);
+
+			y[c] = a->add ? y[c] + sum : sum;
 		}
-		for (uint32_t c = 0; c < n_cols; c++)
-			y[c] = sums[c] + ws->bias[c];
 	}
 }
 

@@ -193,6 +193,7 @@ static void broad_args_make(const struct op_gemm *a, const struct broad_instance
 	ret->splits = d->splits;
 	ret->sharers = d->sharers;
 	ret->f32 = a->y_dtype == DTYPE_F32;
+	ret->add = a->add;
 	ret->packed = ret->n % PACK == 0 && aligned(a->y);
 }
 

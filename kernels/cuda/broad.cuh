@@ -55,6 +55,7 @@ struct broad_args {
 	uint32_t n_stages, stage_bytes;
 	uint32_t splits, sharers;
 	bool f32;
+	bool add;    /* to y, which is bf16 */
 	bool packed; /* y can be written eight columns at a time */
 };
 

@@ -98,11 +98,25 @@ __device__ static inline void store_pack(const broad_args &a, uint32_t row, uint
 	bf16 *y = (bf16 *)a.y + (size_t)row * a.n + col;
 
 	if (a.packed) {
-		*(uint4 *)y = raw;
+		float v[PACK], sums[PACK];
+
+		if (a.add) {
+			load<PACK>(v, y);
+			unpack(sums, raw);
+#pragma unroll
+			for (uint32_t i = 0; i < PACK; i++)
+				v[i] += sums[i];
+			store<PACK>(y, v);
+		} else {
+			*(uint4 *)y = raw;
+		}
 		return;
 	}
-	for (uint32_t i = 0; i < PACK && col + i < a.n; i++)
-		y[i] = ((const bf16 *)&raw)[i];
+	for (uint32_t i = 0; i < PACK && col + i < a.n; i++) {
+		const bf16 v = ((const bf16 *)&raw)[i];
+
+		y[i] = a.add ? __float2bfloat16_rn(__bfloat162float(y[i]) + __bfloat162float(v)) : v;
+	}
 }
 
 /* Fragment f of the slab is fragment first + f * step of the tile. */

@@ -40,6 +40,8 @@
 /* Copies of packed weights: at most so many bytes, for more rows than these. */
 #define WIDENED_BYTES_MAX ((size_t)256 << 20)
 #define WIDENED_ROWS_MIN 128u
+/* Each block of a product does the norm of at most so many rows. (Of 16 it takes longer than the launch that it saves.) */
+#define NORMED_ROWS_MAX 8u
 
 /* ---- the device's part ---- */
 
@@ -164,7 +166,7 @@ void cuda_gemm_free(struct cuda_device *device)
 
 static int gemm_check(const struct op_gemm *a)
 {
-	if (!gemm_fits(a) || (a->y_dtype != DTYPE_BF16 && a->y_dtype != DTYPE_F32))
+	if (!gemm_fits(a) || (a->y_dtype != DTYPE_BF16 && (a->y_dtype != DTYPE_F32 || a->add)))
 		return -EINVAL;
 	/* cuBLASLt adds a bias of the output's type */
 	if ((a->w.dtype != DTYPE_BF16 && !packed_is(a->w.dtype)) || (a->bias.data && a->bias.dtype != a->y_dtype))
@@ -271,6 +273,40 @@ int cuda_gemm(struct stream *stream, const struct op_gemm *a)
 	int rc = gemm_begin(stream, a, &product.workspace);
 
 	return rc ? rc : gemm_queue(&product);
+}
+
+/* By the way of the product alone, if that can do the norm. */
+static int gemm_run_normed(struct gemm_product *p, const struct op_norm_gemm *a)
+{
+	const struct gemm_key key = gemm_key_of(p);
+	struct gemm_way way;
+	int rc = gemm_product_init(p);
+
+	if (rc)
+		return rc;
+	rc = gemm_plan_get(p, &key, &way);
+	if (rc)
+		return rc;
+	return way.kind == WAY_SKINNY ? skinny_launch_normed(p->stream, p->args, &a->norm, a->eps, way.variant) : -ENOTSUP;
+}
+
+int cuda_norm_gemm(struct stream *stream, const struct op_norm_gemm *a)
+{
+	const struct op_gemm gemm = {.x = a->x, .w = a->w, .bias = a->bias, .y = a->y,
+		.y_dtype = DTYPE_BF16, .n_rows = a->n_rows};
+	const struct op_silu_mul silu_mul = {.gate_up = a->gate_up, .out = a->y,
+		.n_rows = a->n_rows, .cols = a->w.rows / 2};
+	struct gemm_product product = {.args = &gemm, .silu_mul = a->gate_up ? &silu_mul : NULL, .stream = stream};
+	int rc;
+
+	if (!norm_gemm_fits(a))
+		return -EINVAL;
+	if (a->n_rows == 0 || a->n_rows > NORMED_ROWS_MAX)
+		return -ENOTSUP;
+	rc = gemm_begin(stream, &gemm, &product.workspace);
+	if (!rc)
+		rc = gemm_run_normed(&product, a);
+	return rc ? rc : cuda_launch_end(stream, "gemm");
 }
 
 int cuda_gated_gemm(struct stream *stream, const struct op_gated_gemm *a)

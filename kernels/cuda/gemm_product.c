@@ -131,7 +131,7 @@ static int gemm_product_run_library(struct gemm_product *p, const struct gemm_wa
 	void *y = p->silu_mul ? (void *)(uintptr_t)p->silu_mul->gate_up : a->y;
 	int rc = gemm_condition(device,
 		cublasLtMatmul(device->gemm->handle, &p->desc, &one, a->w.data, &p->w, a->x, &p->x,
-			&zero, y, &p->y, y, &p->y, &way->algo, p->workspace, GEMM_WORKSPACE_BYTES,
+			a->add ? &one : &zero, y, &p->y, y, &p->y, &way->algo, p->workspace, GEMM_WORKSPACE_BYTES,
 			p->stream->handle));
 
 	if (rc || !p->silu_mul)

@@ -168,7 +168,21 @@ int skinny_variants(struct stream *stream, const struct op_gemm *a, bool gated, 
 	return n;
 }
 
+/* Can a block do the norm of x? */
+static bool skinny_can_norm(
+	const struct skinny_variant *v, const struct op_gemm *a, const struct skinny_plan *plan, const struct weight *norm)
+{
+	return v->m == 8 && plan->x_bytes && a->w.cols <= NORM_PACKS * WARPS * WARP * PACK &&
+	       norm->dtype == DTYPE_BF16 && aligned(norm->data);
+}
+
 int skinny_launch(struct stream *stream, const struct op_gemm *a, uint8_t variant)
+{
+	return skinny_launch_normed(stream, a, NULL, 0, variant);
+}
+
+int skinny_launch_normed(
+	struct stream *stream, const struct op_gemm *a, const struct weight *norm, float eps, uint8_t variant)
 {
 	const struct skinny_variant *v = &variants[variant];
 	const uint32_t n_tiles = (a->w.rows + v->r - 1) / v->r, n_sms = cuda_limits(stream)->n_sms;
@@ -177,7 +191,7 @@ int skinny_launch(struct stream *stream, const struct op_gemm *a, uint8_t varian
 
 	/* other operands of the class of gemm_plan.c may have a different alignment */
 	if (v->kind != packed_kind_of(&a->w) || !skinny_can(stream, a, v->gated) ||
-		!skinny_plan_make(v, a, a->n_rows, &plan))
+		!skinny_plan_make(v, a, a->n_rows, &plan) || (norm && !skinny_can_norm(v, a, &plan, norm)))
 		return -ENOTSUP;
 	args.w = a->w.data;
 	args.factors = a->w.factors;
@@ -190,6 +204,9 @@ int skinny_launch(struct stream *stream, const struct op_gemm *a, uint8_t varian
 	args.n_stages = plan.n_stages;
 	args.x_bytes = plan.x_bytes;
 	args.f32 = a->y_dtype == DTYPE_F32;
+	args.add = a->add;
+	args.norm = norm ? (const bf16 *)norm->data : NULL;
+	args.eps = eps;
 	launch(stream, v->kernel, n_tiles < n_sms ? n_tiles : n_sms, THREADS, plan.bytes, args);
 	return 0;
 }

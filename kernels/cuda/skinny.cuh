@@ -46,6 +46,7 @@
 #include "kernels/cuda/skinny_ptx.cuh"
 
 enum { WARPS = 8, PRODUCER = WARPS, FINISHERS = 3, THREADS = (WARPS + 1 + FINISHERS) * 32, STEP = 64, STAGES_MAX = 32 };
+enum { NORM_PACKS = 2 }; /* of a thread: so many columns a norm can have */
 
 struct skinny_args {
 	const void *w;
@@ -56,7 +57,10 @@ struct skinny_args {
 	uint32_t n, k, n_rows;
 	uint32_t n_stages;
 	uint32_t x_bytes; /* of shared memory for all of x; 0: it comes with the stages */
+	const bf16 *norm; /* [k], or NULL: x is what is multiplied */
+	float eps;
 	bool f32;
+	bool add; /* to y, which is bf16 */
 };
 
 /* M: rows of x, 8, 16 or 32; R: rows of W; KC: columns. */
@@ -311,6 +315,8 @@ __device__ static inline void store_tile(
 		if (GATED)
 			v = v / (1.0f + __expf(-v)) *
 			    sum_of<M, R>(a, sums, element + COLS, a.n + col);
+		if (a.add)
+			v += __bfloat162float(((const bf16 *)a.y)[at]);
 		if (a.f32)
 			((float *)a.y)[at] = v;
 		else
@@ -318,9 +324,109 @@ __device__ static inline void store_tile(
 	}
 }
 
+/* ---- the norm of x, in shared memory ---- */
+
+/* This thread's part of the norm's weight. */
+struct norm_part {
+	uint4 packs[NORM_PACKS];
+};
+
+__device__ static inline norm_part norm_load(const skinny_args &a)
+{
+	norm_part part = {};
+
+#pragma unroll
+	for (uint32_t i = 0; i < NORM_PACKS; i++)
+		if (a.norm && (threadIdx.x + i * WARPS * WARP) * PACK < a.k)
+			part.packs[i] = ((const uint4 *)a.norm)[threadIdx.x + i * WARPS * WARP];
+	return part;
+}
+
+/* Sum M values, 8 or 16, over a warp: lane l gets that of row l / (32 / M). */
+template <int M> __device__ static inline float rows_sum(float (&v)[M])
+{
+	const uint32_t lane = threadIdx.x % WARP;
+
+#pragma unroll
+	for (int n = M / 2, offset = 16; offset; n /= 2, offset /= 2) {
+		const bool upper = lane & offset;
+
+		if (!n)
+			v[0] += __shfl_xor_sync(~0u, v[0], offset);
+#pragma unroll
+		for (int i = 0; i < n; i++)
+			v[i] = (upper ? v[n + i] : v[i]) + __shfl_xor_sync(~0u, upper ? v[i] : v[n + i], offset);
+	}
+	return v[0];
+}
+
+/* squares: [M][WARPS], a warp's part of each row's sum. */
+template <int M>
+__device__ static inline void norm_measure(const skinny_args &a, const skinny_block &b, float *squares)
+{
+	float sums[M] = {};
+
+	for (uint32_t i = threadIdx.x; i < a.k / PACK; i += WARPS * WARP)
+#pragma unroll
+		for (uint32_t row = 0; row < M; row++) {
+			float v[PACK];
+
+			if (row >= a.n_rows)
+				break;
+			unpack(v, load_16(b.x + row * b.x_pitch + i * 16));
+#pragma unroll
+			for (int j = 0; j < PACK; j++)
+				sums[row] += v[j] * v[j];
+		}
+	const float sum = rows_sum<M>(sums);
+
+	if (threadIdx.x % WARP % (WARP / M) == 0)
+		squares[threadIdx.x % WARP / (WARP / M) * WARPS + threadIdx.x / WARP] = sum;
+}
+
+__device__ static inline void norm_apply(
+	const skinny_args &a, const skinny_block &b, const norm_part &part, const float *squares)
+{
+#pragma unroll 2
+	for (uint32_t row = 0; row < a.n_rows; row++) {
+		const float4 low = ((const float4 *)squares)[row * 2], high = ((const float4 *)squares)[row * 2 + 1];
+		const float sum = (low.x + low.y + low.z + low.w) + (high.x + high.y + high.z + high.w);
+		const float scale = rsqrtf(sum / (float)a.k + a.eps);
+
+#pragma unroll
+		for (uint32_t i = 0; i < NORM_PACKS; i++) {
+			const uint32_t pack = threadIdx.x + i * WARPS * WARP, at = b.x + row * b.x_pitch + pack * 16;
+			float v[PACK], weight[PACK];
+			uint4 raw;
+
+			if (pack * PACK >= a.k)
+				break;
+			unpack(v, load_16(at));
+			unpack(weight, part.packs[i]);
+#pragma unroll
+			for (int j = 0; j < PACK; j++)
+				v[j] = v[j] * scale * weight[j];
+			store<PACK>((bf16 *)&raw, v);
+			store_16(at, raw);
+		}
+	}
+}
+
+/* x := norm(x); all warps that multiply take part. */
+template <int M>
+__device__ static inline void norm_x(const skinny_args &a, const skinny_block &b, const norm_part &part)
+{
+	__shared__ __align__(16) float squares[M * WARPS];
+
+	norm_measure<M>(a, b, squares);
+	asm volatile("bar.sync 1, %0;" ::"n"(WARPS * WARP) : "memory");
+	norm_apply(a, b, part, squares);
+	asm volatile("bar.sync 1, %0;" ::"n"(WARPS * WARP) : "memory");
+}
+
 template <class W>
 __device__ static inline void multiply_all(
-	const skinny_args &a, const skinny_block &b, float *sum_memory)
+	const skinny_args &a, const skinny_block &b, const norm_part &part, float *sum_memory)
 {
 	constexpr int M = W::m, R = W::r;
 	typedef skinny_shape<M, R, W::kc> S;
@@ -332,6 +438,9 @@ __device__ static inline void multiply_all(
 		fetch_all_x<W>(a, b);
 	if (b.x)
 		barrier_wait(b.x_full, 0);
+	if constexpr (M == 8)
+		if (a.norm)
+			norm_x<M>(a, b, part);
 	for (uint32_t it = 0; it < b.n_iterations; it++) {
 		const skinny_place p = place_of(b, it);
 		const uint32_t stage = b.ring + s * b.stage_bytes;
@@ -351,12 +460,17 @@ __device__ static inline void multiply_all(
 		leave_sums<M, R>(sum_memory + (buffer * WARPS + warp) * S::n_sums, sums);
 		__syncwarp();
 		barrier_arrive_warp(b.sums_full + buffer * 8);
+		if (it == b.n_iterations - 1)
+			break;
 		memset(sums, 0, sizeof(sums));
 		if (++buffer == S::n_buffers) {
 			buffer = 0;
 			buffer_parity ^= 1;
 		}
 	}
+	barrier_wait(b.sums_full + buffer * 8, buffer_parity);
+	store_tile<M, R, W::gated>(a, sum_memory + buffer * WARPS * S::n_sums, place_of(b, b.n_iterations - 1).tile,
+		threadIdx.x, WARPS * WARP);
 }
 
 /* ---- the warps that finish ---- */
@@ -427,17 +541,14 @@ template <class W> static __global__ void __launch_bounds__(THREADS, W::m > 16 ?
 		fetch<W>(a, b);
 		return;
 	}
+	const norm_part part = norm_load(a); /* the finishing warps' is zeros or not used */
+
 	overlap_wait();
 	if (warp < WARPS)
-		multiply_all<W>(a, b, sums);
+		multiply_all<W>(a, b, part, sums);
 	else
 		finish_all<W>(a, b, sums, warp - WARPS - 1);
 #endif
 }
 
 #endif
-		if (it == b.n_iterations - 1)
-			break;
-	barrier_wait(b.sums_full + buffer * 8, buffer_parity);
-	store_tile<M, R, W::gated>(a, sum_memory + buffer * WARPS * S::n_sums, place_of(b, b.n_iterations - 1).tile,
-		threadIdx.x, WARPS * WARP);

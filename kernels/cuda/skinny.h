@@ -25,6 +25,9 @@ int skinny_variants(
 	struct stream *stream, const struct op_gemm *args, bool gated, uint8_t *ret);
 /* Between cuda_launch_begin and cuda_launch_end; -ENOTSUP if the variant cannot compute it. */
 int skinny_launch(struct stream *stream, const struct op_gemm *args, uint8_t variant);
+/* The same of rms_norm's result for x, by `norm` and `eps`. */
+int skinny_launch_normed(struct stream *stream, const struct op_gemm *args, const struct weight *norm, float eps,
+	uint8_t variant);
 /* A kernel of the source file, for cuda_launch_begin. */
 const void *skinny_kernel(void);
 

@@ -44,6 +44,12 @@ __device__ static inline uint4 load_16(uint32_t address)
 	return v;
 }
 
+__device__ static inline void store_16(uint32_t address, const uint4 &v)
+{
+	asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+		     : "memory");
+}
+
 /* Four operands of 8 rows by 8 columns; lane l gives the place of row l % 8 of operand l / 8. */
 __device__ static inline void load_operands(uint32_t (&to)[4], uint32_t address)
 {

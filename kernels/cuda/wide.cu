@@ -166,6 +166,7 @@ static int wide_launch_kernel(struct stream *stream, const struct wide_instance 
 	args.splits = splits;
 	args.height = height;
 	args.f32 = a->y_dtype == DTYPE_F32;
+	args.add = a->add;
 	args.packed = args.n % 4 == 0 && aligned(a->y);
 	cuda_launch_clusters(stream, (const void *)kernel->run,
 		splits > 1 || n_tiles < n_sms ? n_tiles * splits : n_sms, THREADS, splits,

@@ -45,6 +45,7 @@ struct wide_args {
 	uint32_t n_stages, splits;
 	uint32_t height; /* of a warpgroup's part of a tile: a multiple of 8, 64 at most */
 	bool f32;
+	bool add;    /* to y, which is bf16 */
 	bool packed; /* y can be written four columns at a time */
 };
 
@@ -211,9 +212,14 @@ __device__ static inline void sum_4(
 }
 
 __device__ static inline void store_4(
-	const wide_args &a, uint32_t row, uint32_t col, const float (&v)[4])
+	const wide_args &a, uint32_t row, uint32_t col, float (&v)[4])
 {
 	const size_t at = (size_t)row * a.n + col;
+
+	if (a.add)
+#pragma unroll
+		for (uint32_t i = 0; i < 4; i++)
+			v[i] += __bfloat162float(((const bf16 *)a.y)[at + (col + i < a.n ? i : 0)]);
 
 	if (a.packed && a.f32)
 		*(float4 *)((float *)a.y + at) = make_float4(v[0], v[1], v[2], v[3]);

@@ -31,6 +31,7 @@ struct shape_case {
 	uint32_t rows, n, k;
 	bool f32, bias, gated, invariant;
 	enum packed_kind packed;
+	bool add; /* to y */
 };
 
 struct sample {
@@ -162,24 +163,34 @@ static inline void sample_free(struct fixture *f, struct sample *s)
 	free(s->bias32);
 }
 
-static inline int sample_queue(struct fixture *f, const struct shape_case *c, const struct sample *s)
+static inline struct weight sample_weight(const struct shape_case *c, const struct sample *s)
 {
-	const struct weight w = {.data = s->memory + s->w_at,
+	return (struct weight){.data = s->memory + s->w_at,
 		.dtype = dtype_of(c->packed),
 		.rows = c->n,
 		.cols = c->k,
 		.factors = c->packed == PACKED_E4M3_ROWS ? (const float *)(s->memory + s->factors_at) : NULL};
-	const struct weight bias = {.data = c->bias ? s->memory + s->bias_at : NULL,
+}
+
+static inline struct weight sample_bias(const struct shape_case *c, const struct sample *s)
+{
+	return (struct weight){.data = c->bias ? s->memory + s->bias_at : NULL,
 		.dtype = c->f32 ? DTYPE_F32 : DTYPE_BF16,
 		.rows = 1,
 		.cols = c->n};
+}
+
+static inline int sample_queue(struct fixture *f, const struct shape_case *c, const struct sample *s)
+{
+	const struct weight w = sample_weight(c, s), bias = sample_bias(c, s);
 	const struct op_gemm gemm = {.x = s->memory + s->x_at,
 		.w = w,
 		.bias = bias,
 		.y = s->memory + s->y_at,
 		.y_dtype = bias.dtype,
 		.n_rows = c->rows,
-		.invariant = c->invariant};
+		.invariant = c->invariant,
+		.add = c->add};
 	const struct op_gated_gemm gated = {.x = s->memory + s->x_at,
 		.w = w,
 		.bias = bias,
@@ -254,6 +265,40 @@ static inline double most_of(const struct shape_case *c)
 	return c->f32 && !copied ? 1e-5 : c->gated ? 8e-3 : 4e-3;
 }
 
+static inline float addend_of(size_t at)
+{
+	return (float)(at % 7) - 3;
+}
+
+/* Adds it to other numbers: ahead of all else, so that the way is chosen with an addend at hand. */
+static inline void check_addition(
+	struct fixture *f, int variant, struct shape_case c, const struct sample *s, const double *want)
+{
+	const uint32_t cols = columns_of(&c);
+	const size_t n = (size_t)c.rows * cols;
+	uint16_t *y = calloc(n, sizeof(*y));
+	double *sums = calloc(n, sizeof(*sums)), *to = sums, off;
+
+	assert_non_null(y);
+	assert_non_null(sums);
+	for (size_t at = 0; at < n; at++) {
+		y[at] = f32_to_bf16(addend_of(at));
+		if (at % cols % column_step(&c) == 0)
+			*to++ = *want++ + (double)addend_of(at);
+	}
+	c.add = true;
+	f->ops->copy(f->device, s->memory + s->y_at, y, n * sizeof(*y));
+	assert_int_equal(sample_queue(f, &c, s), 0);
+	assert_int_equal(f->ops->stream_sync(f->stream), 0);
+	assert_int_equal(f->ops->copy(f->device, y, s->memory + s->y_at, n * sizeof(*y)), 0);
+	off = distance(&c, sums, (const uint8_t *)y);
+	if (!(off < most_of(&c)))
+		fail_msg("variant %d, form %d, %u rows, [%u, %u]%s added: off by %g", variant, c.packed, c.rows, c.n,
+			c.k, c.bias ? " bias" : "", off);
+	free(sums);
+	free(y);
+}
+
 /* Checks it eagerly and replayed; the second has the bits of the first. */
 static inline void check_sample(struct fixture *f, int variant, const struct shape_case *c,
 	const struct sample *s, const double *want)
@@ -264,6 +309,8 @@ static inline void check_sample(struct fixture *f, int variant, const struct sha
 	double off;
 
 	assert_non_null(bytes);
+	if (!c->f32 && !c->gated)
+		check_addition(f, variant, *c, s, want);
 	f->ops->fill_async(f->stream, y, 0xff, s->y_bytes + 64);
 	assert_int_equal(sample_queue(f, c, s), 0);
 	assert_int_equal(f->ops->stream_sync(f->stream), 0);

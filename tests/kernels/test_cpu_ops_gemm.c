@@ -60,6 +60,29 @@ static void test_gemm_equals_double_reference_past_a_block_of_columns(void **sta
 		check_shape(9, 33, columns[i], weight_dtypes[i % 3], -1);
 }
 
+static void test_a_gemm_that_adds_adds_what_one_that_does_not_writes(void **state)
+{
+	rng = 7;
+	for (int i = 0; i < 24; i++) {
+		const uint32_t n = 1 + random_below(&rng, 20), out = 1 + random_below(&rng, 90), k = 1 + random_below(&rng, 200);
+		struct op_gemm a = {.w = random_weight(DTYPE_BF16, out, k), .n_rows = n, .y_dtype = DTYPE_F32};
+		struct buffer x = random_floats((size_t)n * k), sum = random_floats((size_t)n * out);
+		struct buffer y = buffer_new(sum.bytes), before = buffer_new(sum.bytes);
+
+		if (i % 2)
+			a.bias = random_weight(DTYPE_F32, 1, out);
+		memcpy(before.data, sum.data, sum.bytes);
+		a.x = x.data;
+		a.y = y.data;
+		RUN(gemm, &a);
+		a.y = sum.data;
+		a.add = true;
+		RUN(gemm, &a);
+		for (size_t j = 0; j < (size_t)n * out; j++)
+			assert_true(F(sum)[j] == F(before)[j] + F(y)[j]);
+	}
+}
+
 static void test_gemm_of_one_row_column_and_output(void **state)
 {
 	rng = 3;
@@ -241,7 +264,7 @@ static void test_gemm_refuses_shapes_that_cannot_be(void **state)
 		.y = memory,
 		.y_dtype = DTYPE_F32,
 	};
-	struct op_gemm bad[8];
+	struct op_gemm bad[9];
 
 	for (size_t i = 0; i < COUNT_OF(bad); i++)
 		bad[i] = good;
@@ -253,6 +276,7 @@ static void test_gemm_refuses_shapes_that_cannot_be(void **state)
 	bad[5].w.dtype = DTYPE_U8;
 	bad[6].y_dtype = DTYPE_BF16;
 	bad[7].bias = (struct weight){.data = memory, .dtype = DTYPE_F32, .rows = 1, .cols = 3};
+	bad[8].add = true; /* y is x */
 	for (size_t i = 0; i < COUNT_OF(bad); i++)
 		assert_refused(gemm, &bad[i]);
 }
@@ -326,6 +350,7 @@ static void test_gated_gemm_refuses_shapes_that_cannot_be(void **state)
 static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_gemm_equals_double_reference_at_random_shapes),
 	cmocka_unit_test(test_gemm_equals_double_reference_past_a_block_of_columns),
+	cmocka_unit_test(test_a_gemm_that_adds_adds_what_one_that_does_not_writes),
 	cmocka_unit_test(test_gemm_of_one_row_column_and_output),
 	cmocka_unit_test(test_gemm_row_is_bitwise_the_same_in_any_batch),
 	cmocka_unit_test(test_gemm_row_is_unchanged_beside_rows_of_nan),

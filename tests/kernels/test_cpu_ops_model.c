@@ -156,30 +156,6 @@ static void test_rms_norm_of_zeroes_is_zero(void **state)
 		assert_true(F(x)[i] == 0);
 }
 
-static void test_add_rms_norm_adds_to_the_residual_and_norms_the_sum(void **state)
-{
-	rng = 11;
-	for (size_t i = 0; i < COUNT_OF(odd_sizes) * 3; i++) {
-		uint32_t n = 1 + random_below(&rng, 9), cols = odd_sizes[i / 3];
-		struct op_add_rms_norm a = {
-			.weight = random_weight(weight_dtypes[i % 3], 1, cols),
-			.n_rows = n,
-			.eps = 1e-6f,
-		};
-		struct buffer x = random_floats((size_t)n * cols), out = buffer_new(x.bytes);
-		struct buffer residual = random_floats((size_t)n * cols), sum = buffer_new(x.bytes);
-
-		for (size_t j = 0; j < (size_t)n * cols; j++)
-			F(sum)[j] = F(residual)[j] + F(x)[j];
-		a.x = x.data;
-		a.residual = residual.data;
-		a.out = out.data;
-		RUN(add_rms_norm, &a);
-		assert_memory_equal(residual.data, sum.data, sum.bytes);
-		check_normed(F(out), F(sum), &a.weight, n, a.eps);
-	}
-}
-
 /* ---- the rest ---- */
 
 static void test_silu_mul_equals_double_reference(void **state)
@@ -320,7 +296,6 @@ static void test_model_ops_refuse_shapes_that_cannot_be(void **state)
 	assert_refused(embed, &(struct op_embed){w, NULL, NULL, m, 1});
 	assert_refused(rms_norm, &(struct op_rms_norm){m, two_rows, m, 1, 0});
 	assert_refused(rms_norm, &(struct op_rms_norm){m, w, m, 1, -1});
-	assert_refused(add_rms_norm, &(struct op_add_rms_norm){m, NULL, w, m, 1, 0});
 	assert_refused(silu_mul, &(struct op_silu_mul){m, m, 1, 0});
 	assert_refused(gather_rows, &(struct op_gather_rows){m, index, m, 1, 0, 2});
 	assert_refused(gather_rows, &(struct op_gather_rows){m, index, m, 1, 1, 2, 1});
@@ -337,7 +312,6 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_embed_takes_given_embeddings_bit_for_bit_and_ids_for_the_others),
 	cmocka_unit_test(test_rms_norm_equals_double_reference),
 	cmocka_unit_test(test_rms_norm_of_zeroes_is_zero),
-	cmocka_unit_test(test_add_rms_norm_adds_to_the_residual_and_norms_the_sum),
 	cmocka_unit_test(test_silu_mul_equals_double_reference),
 	cmocka_unit_test(test_gather_rows_clamps_indices),
 	cmocka_unit_test(test_gather_rows_and_embed_write_their_columns_of_wider_rows_alone),

@@ -4,7 +4,6 @@
 /* A rounding to bf16 is half of 2^-7. The norm of a rounded residual has three: its own, that of
  * the scale, which a narrow row shares, and the result's. */
 #define ONE_ROUNDING 0.0040
-#define THREE_ROUNDINGS 0.0120
 
 static const uint32_t widths[] = {1, 7, 8, 63, 96, 1000, 1001, 2048, 4104, 8192, 8200, 20000};
 static const uint32_t row_counts[] = {0, 1, 3, 17, 130};
@@ -99,32 +98,6 @@ static void test_rms_norm_equals_the_oracle(void **state)
 	for (size_t i = 0; i < COUNT_OF(widths) * COUNT_OF(weight_dtypes); i++)
 		check_rms_norm(weight_dtypes[i % 3], widths[i / 3], any_rows(),
 			random_below(&rng, 4) == 0);
-}
-
-static void check_add_rms_norm(enum dtype dtype, uint32_t cols, uint32_t n)
-{
-	const struct mark mark = mark_here();
-	struct op_add_rms_norm a = {.n_rows = n, .eps = 1e-6f};
-	struct both w = random_weight(&a.weight, dtype, 1, cols);
-	struct both x = random_act((size_t)n * cols), residual = random_act((size_t)n * cols);
-	struct both out = both_new(ACT, (size_t)n * cols);
-
-	for (int side = 0; side < N_SIDES; side++) {
-		a.weight.data = w.at[side];
-		a.x = x.at[side];
-		a.residual = residual.at[side];
-		a.out = out.at[side];
-		RUN(side, add_rms_norm, &a);
-	}
-	both_check_close(&residual, ONE_ROUNDING, 1e-7);
-	both_check_close(&out, THREE_ROUNDINGS, 1e-4);
-	release_to(mark);
-}
-
-static void test_add_rms_norm_equals_the_oracle(void **state)
-{
-	for (size_t i = 0; i < COUNT_OF(widths) * COUNT_OF(weight_dtypes); i++)
-		check_add_rms_norm(weight_dtypes[i % 3], widths[i / 3], any_rows());
 }
 
 static void test_rms_norm_of_a_row_does_not_depend_on_the_batch(void **state)
@@ -429,7 +402,6 @@ static void test_shapes_that_cannot_be_are_refused(void **state)
 	REFUSES(embed, .table = w, .out = memory);
 	REFUSES(rms_norm, .x = memory, .weight = w, .out = memory, .eps = NAN);
 	REFUSES(rms_norm, .x = memory, .weight = bad, .out = memory);
-	REFUSES(add_rms_norm, .x = memory, .residual = memory, .weight = w, .out = memory);
 	REFUSES(silu_mul, .gate_up = memory, .out = memory);
 	REFUSES(gather_rows, .x = memory, .index = ids, .out = memory, .cols = 1);
 	REFUSES(to_f32, .x = memory);
@@ -446,7 +418,6 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_embed_equals_the_oracle),
 	cmocka_unit_test(test_embed_of_given_embeddings_equals_the_oracle),
 	cmocka_unit_test(test_rms_norm_equals_the_oracle),
-	cmocka_unit_test(test_add_rms_norm_equals_the_oracle),
 	cmocka_unit_test(test_rms_norm_of_a_row_does_not_depend_on_the_batch),
 	cmocka_unit_test(test_rope_and_cache_equals_the_oracle),
 	cmocka_unit_test(test_replayed_rope_and_cache_equals_the_oracle),

@@ -191,7 +191,6 @@ static inline void rig_buffers(struct rig *rig)
 		.normed = take_zeros(rig, ROWS * s->hidden * 2),
 		.qkv = take_zeros(rig, ROWS * rig_qkv(rig) * 2),
 		.attention = take_zeros(rig, ROWS * rig_width(rig) * 2),
-		.projected = take_zeros(rig, ROWS * s->hidden * 2),
 		.gate_up = take_zeros(rig, ROWS * 2 * s->inner * 2),
 		.activated = take_zeros(rig, ROWS * s->inner * 2),
 		.last_hidden = take_zeros(rig, ROWS * s->hidden * 2),
