@@ -241,14 +241,13 @@ static int step_exchange_of(struct stream *stream, const struct op_decode_step *
 
 /* ---- launching ---- */
 
-/* How the ring and the pieces are cut; what was measured is in step.cuh. */
+/* How the ring is cut. */
 static uint32_t step_cut(struct stream *stream, const struct op_decode_step *a, step_args *ret)
 {
 	const uint32_t fixed = STEP_SHARED_FIXED(a->n_heads / a->n_kv_heads, a->head_dim);
 	const uint32_t fit = (cuda_limits(stream)->shared_bytes_optin - fixed) / STEP_STAGE;
 
 	ret->rows = a->n_rows;
-	ret->serial = a->n_rows == 1 ? 1 : STEP_PIECES_SERIAL;
 	ret->n_stages = fit < STEP_STAGES_MAX ? fit : (uint32_t)STEP_STAGES_MAX;
 	return fixed + ret->n_stages * STEP_STAGE;
 }

@@ -28,7 +28,9 @@
  *
  * PIECES. A row's history is cut into pieces that blocks share. They are merged where they are read,
  * by the product of o: the product takes eight columns x, of which a batch of fewer rows leaves some
- * free; these have the pieces, weighted, and whoever finishes a tile adds the columns up.
+ * free; these have the pieces, weighted, and whoever finishes a tile adds the columns up. Where the longest row's
+ * pieces would be long, a column merges two of them while it loads. How many it merges is the same for all
+ * rows of a step, and each role finds it in the rows' lengths, as a graph is captured without them.
  */
 
 #include "kernels/cuda/step_ptx.cuh"
@@ -57,9 +59,11 @@ enum {
 	STEP_STAGES_MAX = 13,
 	STEP_IN_FLIGHT = 3,
 	STEP_IN_FLIGHT_FULL = 2, /* while less than half of the ring is empty */
+	STEP_IN_FLIGHT_PAGES = 5, /* of history, while half of the ring is empty: nobody here waits for words then */
 	STEP_LAYERS_MAX = 64,
 	STEP_OWN_MAX = MIMEO_STEP_OWN_MAX, /* tiles of o or down of a block */
 	STEP_PIECES_SERIAL = 2, /* pieces that a column of x merges, at most */
+	STEP_PIECE_COLUMNS = 12 * 64, /* a longer piece is halved: pages by columns of a head */
 };
 
 #define STEP_EMPTY 0xffffffffu
@@ -98,8 +102,7 @@ struct step_args {
 	uint32_t *exchange[2];
 	struct step_state *state;
 	uint32_t n_layers, hidden, intermediate, vocab, n_heads, n_kv_heads;
-	uint32_t rows;   /* 1, 2, 4 or 8 */
-	uint32_t serial; /* pieces that a column of x merges */
+	uint32_t rows; /* 1, 2, 4 or 8 */
 	uint32_t max_pages, max_positions, n_pages;
 	uint32_t n_stages;
 	float eps, scale_log2;
@@ -126,14 +129,23 @@ struct step_region {
 	uint32_t qkv, pieces, lse, after_o, after_down, activated, words;
 };
 
-STEP_INLINE uint32_t step_n_pieces(const step_args &a)
+/* Pieces that a column of x merges, where the longest row has so many tokens. */
+template <int DIM> STEP_INLINE uint32_t step_serial_of(const step_args &a, uint32_t longest)
 {
-	return STEP_COLUMNS / a.rows * a.serial;
+	const uint32_t n_pages = (longest + STEP_PAGE - 1) / STEP_PAGE;
+
+	return n_pages * DIM > STEP_COLUMNS / a.rows * STEP_PIECE_COLUMNS ? STEP_PIECES_SERIAL : 1;
 }
 
-template <int DIM> STEP_INLINE step_region step_region_of(const step_args &a)
+/* Pieces of each row. */
+STEP_INLINE uint32_t step_n_pieces(const step_args &a, uint32_t serial)
 {
-	const uint32_t width = a.n_heads * DIM / 2, pieces = step_n_pieces(a);
+	return STEP_COLUMNS / a.rows * serial;
+}
+
+template <int DIM> STEP_INLINE step_region step_region_of(const step_args &a, uint32_t serial)
+{
+	const uint32_t width = a.n_heads * DIM / 2, pieces = step_n_pieces(a, serial);
 	step_region r;
 
 	r.qkv = 0;
@@ -251,9 +263,9 @@ struct step_unit {
 	bool newest;            /* it has the step's token too */
 };
 
-STEP_INLINE uint32_t step_n_units(const step_args &a)
+STEP_INLINE uint32_t step_n_units(const step_args &a, uint32_t serial)
 {
-	return a.rows * a.n_kv_heads * step_n_pieces(a);
+	return a.rows * a.n_kv_heads * step_n_pieces(a, serial);
 }
 
 STEP_INLINE uint32_t step_len_of(const step_args &a, uint32_t row)
@@ -265,9 +277,9 @@ STEP_INLINE uint32_t step_len_of(const step_args &a, uint32_t row)
 }
 
 /* len: of row index % rows. */
-STEP_INLINE step_unit step_unit_of(const step_args &a, uint32_t index, uint32_t len)
+STEP_INLINE step_unit step_unit_of(const step_args &a, uint32_t serial, uint32_t index, uint32_t len)
 {
-	const uint32_t pieces = step_n_pieces(a);
+	const uint32_t pieces = step_n_pieces(a, serial);
 	step_unit u;
 	uint32_t n, each;
 

@@ -98,7 +98,7 @@ STEP_INLINE void step_newest(const step_args &a, const step_worker &k, const ste
 template <int DIM>
 STEP_INLINE void step_merge_shares(const step_args &a, const step_worker &k, const step_unit &u, uint32_t *region)
 {
-	const step_region r = step_region_of<DIM>(a);
+	const step_region r = step_region_of<DIM>(a, k.serial);
 	const uint32_t group = a.n_heads / a.n_kv_heads, n = u.newest ? STEP_WORKERS + 1 : STEP_WORKERS;
 	const uint32_t at = u.piece * a.rows + u.row;
 
@@ -200,7 +200,7 @@ STEP_INLINE void step_attention(
 		const uint32_t i = step_thing(r, j);
 		const uint32_t len = step_lds_4(k.at.rows + i % a.rows * STEP_ROW_BYTES(DIM));
 
-		step_attend<DIM>(a, k, region, layer, step_unit_of(a, i, len));
+		step_attend<DIM>(a, k, region, layer, step_unit_of(a, k.serial, i, len));
 	}
 }
 

@@ -4,7 +4,8 @@
 
 /*
  * The warp that fetches. It waits for nothing but an empty stage: one lane asks for all boxes of
- * weights, two of 8 KiB a stage; the lanes look up a piece's pages together.
+ * weights, two of 8 KiB a stage; the lanes look up a piece's pages together, and four of them ask for a stage's
+ * boxes, of 4 KiB.
  */
 
 #include "kernels/cuda/step_words.cuh"
@@ -15,6 +16,7 @@ struct step_feed {
 	uint32_t n_in_flight;
 	uint64_t policy;
 	uint32_t len;          /* of row `lane` */
+	uint32_t serial;       /* pieces that a column of x merges */
 };
 
 /* ---- which boxes ---- */
@@ -56,14 +58,14 @@ STEP_INLINE bool step_feed_has_room(const step_args &a, const step_feed &f)
 	return step_has_ended(f.at.empty + (wraps ? there - a.n_stages : there) * 8, f.to.parity ^ 1 ^ wraps);
 }
 
-/* Of one lane: the next stage is this lane's to fill, with so many bytes. Its barrier. */
-STEP_INLINE uint32_t step_feed_begin(const step_args &a, step_feed &f, uint32_t bytes)
+/* Of one lane: the next stage may be filled, with so many bytes, where at most `most` are in flight. Its barrier. */
+STEP_INLINE uint32_t step_feed_begin(const step_args &a, step_feed &f, uint32_t bytes, uint32_t most)
 {
 	const uint32_t barrier = f.at.full + f.to.index * 8;
 	uint32_t limit;
 
 	step_wait(f.at.empty + f.to.index * 8, f.to.parity ^ 1, 1);
-	limit = step_feed_has_room(a, f) ? STEP_IN_FLIGHT : STEP_IN_FLIGHT_FULL;
+	limit = step_feed_has_room(a, f) ? most : STEP_IN_FLIGHT_FULL;
 #pragma unroll 1
 	for (; f.n_in_flight >= limit; f.n_in_flight--) {
 		step_wait(f.at.full + f.landed.index * 8, f.landed.parity, 2);
@@ -78,7 +80,7 @@ STEP_INLINE uint32_t step_feed_begin(const step_args &a, step_feed &f, uint32_t 
 STEP_INLINE void step_feed_stage(const step_args &a, step_feed &f, const step_boxes &b)
 {
 	const uint32_t to = f.at.ring + f.to.index * STEP_STAGE;
-	const uint32_t barrier = step_feed_begin(a, f, STEP_STAGE);
+	const uint32_t barrier = step_feed_begin(a, f, STEP_STAGE, STEP_IN_FLIGHT);
 
 	step_box_4(to, b.map, barrier, f.policy, 0, b.group[0], b.row[0], b.layer);
 	step_box_4(to + STEP_STAGE / 2, b.map, barrier, f.policy, 0, b.group[1], b.row[1], b.layer);
@@ -135,57 +137,59 @@ STEP_INLINE void step_feed_inner(
 
 /* ---- attention ---- */
 
-/* The pages of this lane's turn of 32, from the piece's page `from` on. */
-STEP_INLINE uint32_t step_feed_pages(const step_args &a, const step_unit &u, uint32_t from)
+/* The table's entry for this lane of the 32 pages that begin at the piece's page `from`. */
+STEP_INLINE int32_t step_feed_pages(const step_args &a, const step_unit &u, uint32_t from)
 {
 	const uint32_t p = from + threadIdx.x % 32;
-	const int32_t page = p < u.n_pages ? a.block_table[u.row * a.max_pages + u.page + p] : 0;
 
+	return p < u.n_pages ? a.block_table[u.row * a.max_pages + u.page + p] : 0;
+}
+
+STEP_INLINE uint32_t step_feed_page(const step_args &a, int32_t page)
+{
 	return page < 0 || (uint32_t)page >= a.n_pages ? 0 : (uint32_t)page;
 }
 
-/* Of the whole warp: the pages of a unit, a stage's worth after the other. `pages`: the first 32. */
+/* Of the whole warp: the pages of a unit, a stage's worth after the other. `pages`: the first 32; the next 32 are
+ * looked up while these are fetched. */
 template <int DIM>
 STEP_INLINE void step_feed_unit(
-	const step_args &a, step_feed &f, const step_unit &u, uint32_t layer, uint32_t pages)
+	const step_args &a, step_feed &f, const step_unit &u, uint32_t layer, int32_t pages)
 {
 	constexpr uint32_t BOX = 4096, GROUPS = DIM / 64, PAGES = STEP_STAGE / (BOX * GROUPS);
 	const uint32_t lane = threadIdx.x % 32;
+	int32_t next = 0;
 
+	f.to.index = step_of_lane(f.to.index, 0); /* the others do not see weights */
 #pragma unroll 1
 	for (uint32_t p = 0; p < u.n_pages; p += PAGES) {
 		const uint32_t n = u.n_pages - p < PAGES ? u.n_pages - p : PAGES;
-		uint32_t barrier = 0;
 
-		if (p && p % 32 == 0)
-			pages = step_feed_pages(a, u, p);
-		if (lane == 0)
-			barrier = step_feed_begin(a, f, n * GROUPS * BOX);
-#pragma unroll 1
-		for (uint32_t i = 0; i < n; i++) {
-			const uint32_t page = step_of_lane(pages, (p + i) % 32);
-
-			if (lane == 0)
-				for (uint32_t g = 0; g < GROUPS; g++)
-					step_box_4(f.at.ring + f.to.index * STEP_STAGE + (i * GROUPS + g) * BOX,
-						&a.kv[layer], barrier, f.policy, 0, u.head * GROUPS + g, 0,
-						page * 2);
+		if (p % 32 == 0) {
+			pages = p ? next : pages;
+			next = step_feed_pages(a, u, p + 32);
 		}
+		const uint32_t page = step_feed_page(a, (int32_t)step_of_lane((uint32_t)pages, (p + lane / GROUPS) % 32));
 		if (lane == 0)
-			step_next(f.to, a.n_stages);
+			step_feed_begin(a, f, n * GROUPS * BOX, STEP_IN_FLIGHT_PAGES);
+		step_meet_warp();
+		if (lane < n * GROUPS)
+			step_box_4(f.at.ring + f.to.index * STEP_STAGE + lane * BOX, &a.kv[layer],
+				f.at.full + f.to.index * 8, f.policy, 0, u.head * GROUPS + lane % GROUPS, 0, page * 2);
+		step_next(f.to, a.n_stages);
 	}
 	step_meet_warp();
 }
 
 STEP_INLINE step_unit step_feed_unit_of(const step_args &a, const step_feed &f, uint32_t index)
 {
-	return step_unit_of(a, index, step_of_lane(f.len, index % a.rows));
+	return step_unit_of(a, f.serial, index, step_of_lane(f.len, index % a.rows));
 }
 
 /* `pages` are of the first unit. */
 template <int DIM>
 STEP_INLINE void step_feed_attention(
-	const step_args &a, step_feed &f, uint32_t layer, const step_range &r, uint32_t pages)
+	const step_args &a, step_feed &f, uint32_t layer, const step_range &r, int32_t pages)
 {
 #pragma unroll 1
 	for (uint32_t j = 0; j < step_n_of(r); j++) {
@@ -221,9 +225,10 @@ STEP_INLINE uint32_t step_set_of(const step_shared &at)
 }
 
 /* Of one row, for whoever reads hidden states: this warp has nothing else to do by then. */
-template <int DIM> STEP_INLINE void step_hidden(const step_args &a, const uint32_t *regions, uint32_t row)
+template <int DIM>
+STEP_INLINE void step_hidden(const step_args &a, uint32_t serial, const uint32_t *regions, uint32_t row)
 {
-	const uint32_t *x = step_residual<DIM>(a, regions, 2 * a.n_layers, row);
+	const uint32_t *x = step_residual<DIM>(a, serial, regions, 2 * a.n_layers, row);
 	const uint32_t lane = threadIdx.x % 32, n = a.hidden / 8;
 	float squares = 0;
 
@@ -258,18 +263,27 @@ template <int DIM> STEP_INLINE void step_hidden(const step_args &a, const uint32
 }
 
 /* Whoever wrote lengths, pages and the last token's keys has done so by then. */
-STEP_INLINE void step_feed_inputs(const step_args &a, step_feed &f)
+template <int DIM> STEP_INLINE void step_feed_inputs(const step_args &a, step_feed &f)
 {
+	uint32_t longest = 0;
+
 	step_before_is_done();
 	step_boxes_see_memory();
 	f.len = threadIdx.x % 32 < a.rows ? step_len_of(a, threadIdx.x % 32) : 0;
+#pragma unroll 1
+	for (uint32_t row = 0; row < a.rows; row++) {
+		const uint32_t len = step_of_lane(f.len, row);
+
+		longest = len > longest ? len : longest;
+	}
+	f.serial = step_serial_of<DIM>(a, longest);
 }
 
 template <int DIM> STEP_INLINE void step_fetch(const step_args &a, const step_shared &at)
 {
 	const bool one = threadIdx.x % 32 == 0;
 	step_turn turn = {blockIdx.x, gridDim.x, 0};
-	step_feed f = {at, {0, 0}, {0, 0}, 0, step_evict_first(), 0};
+	step_feed f = {at, {0, 0}, {0, 0}, 0, step_evict_first(), 0, 0};
 
 	if (one)
 		step_feed_maps(a);
@@ -278,11 +292,11 @@ template <int DIM> STEP_INLINE void step_fetch(const step_args &a, const step_sh
 		const uint32_t outer = step_outer(a, i);
 		const step_range r = step_share_out(turn, step_n_groups<DIM>(a, outer));
 		step_range units = {}, inner;
-		uint32_t pages = 0;
+		int32_t pages = 0;
 
-		if (outer == STEP_QKV)
-			units = step_share_out(turn, step_n_units(a));
-		if (i && step_n_of(units)) /* their numbers come while the weights before are fetched */
+		if (i && outer == STEP_QKV)
+			units = step_share_out(turn, step_n_units(a, f.serial));
+		if (step_n_of(units)) /* their numbers come while the weights before are fetched */
 			pages = step_feed_pages(a, step_feed_unit_of(a, f, step_thing(units, 0)), 0);
 		if (one && outer == STEP_QKV && i / 2 + 1 < a.n_layers)
 			step_prefetch_map(&a.kv[i / 2 + 1]);
@@ -292,7 +306,8 @@ template <int DIM> STEP_INLINE void step_fetch(const step_args &a, const step_sh
 		if (outer == STEP_HEAD)
 			break;
 		if (i == 0) {
-			step_feed_inputs(a, f);
+			step_feed_inputs<DIM>(a, f);
+			units = step_share_out(turn, step_n_units(a, f.serial));
 			if (step_n_of(units))
 				pages = step_feed_pages(a, step_feed_unit_of(a, f, step_thing(units, 0)), 0);
 		}
@@ -303,7 +318,7 @@ template <int DIM> STEP_INLINE void step_fetch(const step_args &a, const step_sh
 		step_meet_warp();
 	}
 	for (uint32_t row = blockIdx.x; row < a.rows; row += gridDim.x)
-		step_hidden<DIM>(a, a.exchange[step_set_of(at)], row);
+		step_hidden<DIM>(a, f.serial, a.exchange[step_set_of(at)], row);
 }
 
 #endif

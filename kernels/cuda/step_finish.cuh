@@ -17,6 +17,7 @@ struct step_finisher {
 	step_shared at;
 	uint32_t lane, row, side; /* side: which four columns */
 	uint32_t mine, turn;      /* which finishing warp this is, and whose tile is next */
+	uint32_t serial;          /* pieces that a column merges */
 	step_place sums;
 };
 
@@ -151,7 +152,7 @@ template <int DIM>
 STEP_INLINE void step_finish_outer(const step_args &a, step_finisher &f, uint32_t *regions, uint32_t i,
 	const step_range &mine)
 {
-	const step_region r = step_region_of<DIM>(a);
+	const step_region r = step_region_of<DIM>(a, f.serial);
 	const uint32_t product = step_outer(a, i);
 	const uint32_t width = (a.n_heads + 2 * a.n_kv_heads) * DIM / 2;
 	const step_bf16 *bias = a.qkv_bias.data ? a.qkv_bias.data + i / 2 * a.qkv_bias.stride : nullptr;
@@ -185,7 +186,7 @@ template <int DIM>
 STEP_INLINE void step_finish_inner(const step_args &a, step_finisher &f, uint32_t *regions, uint32_t i,
 	const step_range &mine)
 {
-	const step_region r = step_region_of<DIM>(a);
+	const step_region r = step_region_of<DIM>(a, f.serial);
 	const uint32_t width = a.hidden / 2, column = f.side * 4 + f.row % 2 * 2;
 	uint32_t *to = regions + (size_t)(i / 2) * r.words + (i % 2 ? r.after_down : r.after_o);
 
@@ -201,7 +202,7 @@ STEP_INLINE void step_finish_inner(const step_args &a, step_finisher &f, uint32_
 			continue;
 #pragma unroll
 		for (int e = 0; e < 2; e++) {
-			const uint32_t *from = step_residual<DIM>(a, regions, i, (column + e) % a.rows) + at;
+			const uint32_t *from = step_residual<DIM>(a, f.serial, regions, i, (column + e) % a.rows) + at;
 
 			residual[e] = i ? step_get(from, 50) : step_ldx_4(from);
 		}
@@ -232,10 +233,12 @@ STEP_INLINE void step_empty(const step_args &a, const step_finisher &f, uint32_t
 }
 
 template <int DIM>
-STEP_INLINE void step_finish(const step_args &a, const step_shared &at, uint32_t set, uint32_t old_words)
+STEP_INLINE void step_finish(
+	const step_args &a, const step_shared &at, uint32_t serial, uint32_t set, uint32_t old_words)
 {
 	const uint32_t lane = threadIdx.x % 32;
-	step_finisher f = {at, lane, lane / 2, lane % 2, threadIdx.x / 32 - STEP_FINISHER, 0, {0, 0}};
+	step_finisher f = {at, lane, lane / 2, lane % 2, threadIdx.x / 32 - STEP_FINISHER, 0, serial,
+		{0, 0}};
 	step_turn turn = {blockIdx.x, gridDim.x, 0};
 
 #pragma unroll 1
@@ -247,7 +250,7 @@ STEP_INLINE void step_finish(const step_args &a, const step_shared &at, uint32_t
 		if (outer == STEP_HEAD)
 			return;
 		if (outer == STEP_QKV)
-			step_share_out(turn, step_n_units(a));
+			step_share_out(turn, step_n_units(a, serial));
 		step_empty(a, f, a.exchange[set ^ 1], old_words, i);
 		step_finish_inner<DIM>(a, f, a.exchange[set], i,
 			step_share_out(turn, step_n_groups<DIM>(a, step_inner(i))));

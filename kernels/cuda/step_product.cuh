@@ -143,7 +143,7 @@ STEP_INLINE void step_outer_product(const step_args &a, step_worker &k, step_x<N
 
 	if (step_n_of(r) == 0)
 		return;
-	step_x_norm<N, ONE>(a, k, x, step_residual<DIM>(a, regions, i, k.r8 % a.rows), weight, i % 2, i > 0);
+	step_x_norm<N, ONE>(a, k, x, step_residual<DIM>(a, k.serial, regions, i, k.r8 % a.rows), weight, i % 2, i > 0);
 #pragma unroll 1
 	for (uint32_t j = 0; j < step_n_tiles(product, r); j++)
 		step_leave(a, k, step_multiply(a, k, x, a.hidden / STEP_COLS, step_tile_at(product, r, j).half));
@@ -170,7 +170,7 @@ template <int N, int DIM, bool ONE>
 STEP_INLINE void step_inner_product(const step_args &a, step_worker &k, step_x<N> &x,
 	const uint32_t *region, uint32_t i, const step_range &mine)
 {
-	const step_region r = step_region_of<DIM>(a);
+	const step_region r = step_region_of<DIM>(a, k.serial);
 	const uint32_t at_once = a.hidden / STEP_COLS;
 	const uint32_t cols = i % 2 ? a.intermediate : a.n_heads * DIM, stages = step_stages(cols);
 	const uint32_t *p = region + r.activated + k.r8 % a.rows * (a.intermediate / 2) + k.warp * 32;

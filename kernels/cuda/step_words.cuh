@@ -101,9 +101,10 @@ STEP_INLINE void step_set_word(uint4 &v, int i, uint32_t word)
 
 /* The residual that half step i reads, of a row: the embedding's, or what the one before left. */
 template <int DIM>
-STEP_INLINE const uint32_t *step_residual(const step_args &a, const uint32_t *regions, uint32_t i, uint32_t row)
+STEP_INLINE const uint32_t *step_residual(const step_args &a, uint32_t serial, const uint32_t *regions, uint32_t i,
+	uint32_t row)
 {
-	const step_region r = step_region_of<DIM>(a);
+	const step_region r = step_region_of<DIM>(a, serial);
 	const void *from = i == 0 && a.from ? a.from[row] : nullptr;
 	uint32_t id;
 
