@@ -57,6 +57,19 @@ STEP_INLINE void step_lse_weigh(const step_args &a, const uint32_t (&l)[STEP_PIE
 	w[1] *= total;
 }
 
+/* A lane of each column looks until its pieces' first words are there: pieces end at other times, and lanes that
+ * look for all of a late one's words keep memory from those who still read history. */
+STEP_INLINE void step_gate_pieces(const step_worker &k, const uint32_t *p, const uint32_t *p2)
+{
+	uint32_t n = 0;
+	uint64_t since = 0;
+
+	if (k.q == 0)
+		while ((step_ldx_4(p) == STEP_EMPTY) | (step_ldx_4(p2) == STEP_EMPTY))
+			step_spin(n, since, 21);
+	step_meet_warp();
+}
+
 /* x of o: stages [first, first + n) of the attention's output, this column's pieces of it. */
 template <int N, int DIM>
 STEP_INLINE void step_x_merge(const step_args &a, const step_worker &k, step_x<N> &x, const uint32_t *region,
@@ -71,7 +84,7 @@ STEP_INLINE void step_x_merge(const step_args &a, const step_worker &k, step_x<N
 	step_raw<N, false> u, v;
 
 	if (mine)
-		step_gate(a, p, 21);
+		step_gate_pieces(k, p, p2);
 	step_raw_load(k, u, p, mine);
 	step_raw_load(k, v, p2, k.serial > 1 ? mine : 0);
 	step_lse_load<N, DIM>(a, k, lse, region + r.lse, first, mine, false);
