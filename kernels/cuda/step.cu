@@ -93,7 +93,7 @@ static bool step_takes_shape(const struct op_decode_step *a)
 {
 	const uint32_t hidden = a->embedding.cols, inner = a->layers[0].down.cols, n = a->n_rows;
 
-	return hidden % STEP_COLS == 0 && inner % 64 == 0 && inner >= STEP_COLS &&
+	return hidden % 64 == 0 && hidden >= STEP_COLS && inner % 64 == 0 && inner >= STEP_COLS &&
 	       a->n_heads * a->head_dim >= STEP_COLS && a->n_heads / a->n_kv_heads <= STEP_COLUMNS &&
 	       a->inputs.page_tokens == STEP_PAGE && a->n_layers <= STEP_LAYERS_MAX &&
 	       a->embedding.rows == a->head.rows && a->n_pages <= INT32_MAX / 2 &&

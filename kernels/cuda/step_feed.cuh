@@ -108,20 +108,19 @@ STEP_INLINE void step_feed_outer(
 }
 
 /* What is added to the residual: as many columns as x has registers, of all tiles, then the next. */
-template <int DIM>
+template <int N, int DIM>
 STEP_INLINE void step_feed_inner(
 	const step_args &a, step_feed &f, uint32_t product, uint32_t layer, const step_range &r)
 {
 	const uint32_t stages = step_stages(product == STEP_O ? a.n_heads * DIM : a.intermediate);
-	const uint32_t at_once = step_stages(a.hidden);
 	const step_map *map = product == STEP_O ? &a.o : &a.down;
 
 #pragma unroll 1
-	for (uint32_t c = 0; c < stages; c += at_once)
+	for (uint32_t c = 0; c < stages; c += N)
 #pragma unroll 1
 		for (uint32_t j = 0; j < step_n_tiles(product, r); j++) {
 			const step_tile t = step_tile_at(product, r, j);
-			const uint32_t here = stages - c < at_once ? stages - c : at_once;
+			const uint32_t here = stages - c < N ? stages - c : N;
 			const uint32_t n = step_tile_stages(t, here);
 
 #pragma unroll 1
@@ -279,7 +278,7 @@ template <int DIM> STEP_INLINE void step_feed_inputs(const step_args &a, step_fe
 	f.serial = step_serial_of<DIM>(a, longest);
 }
 
-template <int DIM> STEP_INLINE void step_fetch(const step_args &a, const step_shared &at)
+template <int N, int DIM> STEP_INLINE void step_fetch(const step_args &a, const step_shared &at)
 {
 	const bool one = threadIdx.x % 32 == 0;
 	step_turn turn = {blockIdx.x, gridDim.x, 0};
@@ -314,7 +313,7 @@ template <int DIM> STEP_INLINE void step_fetch(const step_args &a, const step_sh
 		step_feed_attention<DIM>(a, f, i / 2, units, pages);
 		inner = step_share_out(turn, step_n_groups<DIM>(a, step_inner(i)));
 		if (one)
-			step_feed_inner<DIM>(a, f, step_inner(i), i / 2, inner);
+			step_feed_inner<N, DIM>(a, f, step_inner(i), i / 2, inner);
 		step_meet_warp();
 	}
 	for (uint32_t row = blockIdx.x; row < a.rows; row += gridDim.x)

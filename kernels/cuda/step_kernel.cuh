@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(STEP_THREADS, 1) step_kernel(const __grid_cons
 	} else {
 		step_less_registers();
 		if (warp == STEP_FEEDER) {
-			step_fetch<DIM>(a, at);
+			step_fetch<N, DIM>(a, at);
 		} else {
 			step_before_is_done();
 			const uint32_t number = step_ldx_4(&a.state->number);

@@ -146,7 +146,7 @@ STEP_INLINE void step_outer_product(const step_args &a, step_worker &k, step_x<N
 	step_x_norm<N, ONE>(a, k, x, step_residual<DIM>(a, k.serial, regions, i, k.r8 % a.rows), weight, i % 2, i > 0);
 #pragma unroll 1
 	for (uint32_t j = 0; j < step_n_tiles(product, r); j++)
-		step_leave(a, k, step_multiply(a, k, x, a.hidden / STEP_COLS, step_tile_at(product, r, j).half));
+		step_leave(a, k, step_multiply(a, k, x, step_stages(a.hidden), step_tile_at(product, r, j).half));
 }
 
 /* Some stages of all of the block's tiles. */
@@ -171,7 +171,6 @@ STEP_INLINE void step_inner_product(const step_args &a, step_worker &k, step_x<N
 	const uint32_t *region, uint32_t i, const step_range &mine)
 {
 	const step_region r = step_region_of<DIM>(a, k.serial);
-	const uint32_t at_once = a.hidden / STEP_COLS;
 	const uint32_t cols = i % 2 ? a.intermediate : a.n_heads * DIM, stages = step_stages(cols);
 	const uint32_t *p = region + r.activated + k.r8 % a.rows * (a.intermediate / 2) + k.warp * 32;
 	step_sums own[STEP_OWN_MAX] = {};
@@ -181,18 +180,17 @@ STEP_INLINE void step_inner_product(const step_args &a, step_worker &k, step_x<N
 		return;
 	if (i % 2) {
 		step_gate(a, p, 31);
-		step_raw_load(k, next, p, step_my_stages(k, cols, 0, at_once));
+		step_raw_load(k, next, p, step_my_stages(k, cols, 0, N));
 	}
 #pragma unroll 1
-	for (uint32_t c = 0; c < stages; c += at_once) {
-		const uint32_t here = stages - c < at_once ? stages - c : at_once;
+	for (uint32_t c = 0; c < stages; c += N) {
+		const uint32_t here = stages - c < N ? stages - c : N;
 
 		if (i % 2) {
 			step_raw_ensure(a, k, next, p + c * 256, 32);
 			step_raw_spread(k, next, x);
-			if (c + at_once < stages)
-				step_raw_load(k, next, p + (c + at_once) * 256,
-					step_my_stages(k, cols, c + at_once, at_once));
+			if (c + N < stages)
+				step_raw_load(k, next, p + (c + N) * 256, step_my_stages(k, cols, c + N, N));
 		} else {
 			step_x_merge<N, DIM>(a, k, x, region, r, c, here);
 		}

@@ -120,7 +120,7 @@ STEP_INLINE void step_x_norm(const step_args &a, step_worker &k, step_x<N> &x, c
 	const step_bf16 *weight, uint32_t which, bool computed)
 {
 	const uint32_t *p = residual + k.warp * 32;
-	const uint32_t n = a.hidden / STEP_COLS;
+	const uint32_t mine = step_my_stages(k, a.hidden, 0, N);
 	float squares = 0;
 	step_raw<N, ONE> raw;
 	step_x<N> g;
@@ -129,12 +129,12 @@ STEP_INLINE void step_x_norm(const step_args &a, step_worker &k, step_x<N> &x, c
 	for (int s = 0; s < N; s++)
 #pragma unroll
 		for (int h = 0; h < 2; h++)
-			g.v[s][h] = (uint32_t)s < n
+			g.v[s][h] = (uint32_t)s < mine
 				? step_ldc_16(weight + 2 * (k.warp * 32 + k.q * 4 + s * 256 + h * 16))
 				: make_uint4(0, 0, 0, 0);
 	if (computed)
 		step_gate(a, p, 10 + which);
-	step_raw_load(k, raw, p, n);
+	step_raw_load(k, raw, p, mine);
 	if (computed)
 		step_raw_ensure(a, k, raw, p, 12 + which);
 	step_raw_spread(k, raw, x);

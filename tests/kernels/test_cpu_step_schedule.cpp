@@ -217,7 +217,7 @@ size_t world::words(void) const
 
 void world::step(void)
 {
-	const auto kernel = s.dim == 64 ? step_kernel<4, 64, false>
+	const auto kernel = s.dim == 64 ? step_kernel<4, 64, false> : s.hidden > 1024 ? step_kernel<4, 128, false>
 			    : s.rows == 1 ? step_kernel<8, 128, true> : step_kernel<8, 128, false>;
 
 	logits.assign(logits.size(), NAN);
@@ -530,6 +530,9 @@ int main(int argc, char **argv)
 		{"test_eight_rows_at_edges_of_pages", {8, 6, 2, 1024, 1536, 128, 8, 2, 64, true, false, {17, 16, 1, 33, 64, 200, 0, 2}}, 3},
 		{"test_heads_of_128_with_norms", {8, 9, 2, 1024, 1536, 128, 8, 2, 128, false, true, {17, 100, 15, 33, 64, 200, 0, 48}}, 2},
 		{"test_attention_wider_than_the_residual", {1, 4, 1, 512, 832, 128, 12, 2, 128, true, true, {65}}, 2},
+		{"test_seven_heads_a_group_and_896_columns", {2, 9, 2, 896, 1216, 128, 14, 2, 64, true, false, {70, 9}}, 2},
+		{"test_one_row_of_896_columns", {1, 5, 1, 896, 4864, 128, 14, 2, 64, true, false, {20}}, 2},
+		{"test_six_heads_of_128_a_group", {1, 10, 1, 1536, 2240, 128, 12, 2, 128, true, false, {900}}, 2},
 		{"test_more_blocks_than_tiles", {2, 40, 1, 512, 512, 64, 8, 2, 64, false, false, {40, 5}}, 2},
 	};
 

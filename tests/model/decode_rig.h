@@ -16,7 +16,7 @@
 
 #define ROWS 8u
 #define PAGE 16u
-#define MAX_PAGES_MAX 80u
+#define MAX_PAGES_MAX 200u
 #define LAYERS_MAX 32u
 
 struct shape {

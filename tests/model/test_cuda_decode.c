@@ -126,6 +126,10 @@ static const struct shape plain = {1024, 1536, 16, 4, 64, false, false, 2, 1000,
 static const struct shape biased = {512, 1024, 8, 8, 64, true, false, 2, 1000, 24};
 static const struct shape normed = {1536, 2048, 16, 2, 128, false, true, 2, 1000, 24};
 static const struct shape narrow = {1024, 3072, 16, 8, 128, true, true, 2, 1000, 24}; /* attention is wider */
+static const struct shape qwen_small = {896, 4864, 14, 2, 64, true, false, 2, 1000, 24};
+static const struct shape qwen = {1536, 8960, 12, 2, 128, true, false, 2, 1000, 24};
+static const struct shape long_64 = {1024, 1536, 16, 4, 64, false, false, 2, 1000, MAX_PAGES_MAX};
+static const struct shape long_128 = {1024, 1536, 8, 2, 128, false, false, 2, 1000, MAX_PAGES_MAX};
 static const struct shape wide = {4096, 1088, 32, 8, 128, false, false, 2, 1000, 24};
 
 static void lens_put(struct rig *rig, const int32_t (*lens)[ROWS])
@@ -176,6 +180,69 @@ static void test_decode_of_attention_wider_than_hidden_equals_op_by_op(void **st
 static void test_decode_of_4096_hidden_columns_equals_op_by_op(void **state)
 {
 	compare_all(&wide);
+}
+
+static void test_decode_of_896_columns_and_groups_of_7_equals_op_by_op(void **state)
+{
+	compare_all(&qwen_small);
+}
+
+static void test_decode_of_groups_of_6_equals_op_by_op(void **state)
+{
+	compare_all(&qwen);
+}
+
+/* Where columns of x merge one piece and where they merge two, and on both sides of that. */
+static void compare_long(const struct shape *shape)
+{
+	static const struct {
+		uint32_t n_rows;
+		int32_t lens[ROWS];
+	} batches[] = {
+		{1, {768}}, {1, {769}}, {1, {1536}}, {1, {1537}}, {1, {1800}}, {1, {3200}},
+		{2, {3000, 0}}, {2, {17, 2999}}, {4, {1, 300, 3111, 64}}, {8, {3200, 3199, 3185, 3184, 3183, 1, 0, 16}},
+	};
+	struct rig rig;
+
+	rig_open(&rig, shape);
+	for (uint32_t i = 0; i < sizeof(batches) / sizeof(batches[0]); i++) {
+		lens_put(&rig, &batches[i].lens);
+		compare(&rig, batches[i].n_rows, NULL);
+	}
+	rig_close(&rig);
+}
+
+static void test_long_decode_equals_op_by_op(void **state)
+{
+	compare_long(&long_64);
+}
+
+static void test_long_decode_of_heads_of_128_equals_op_by_op(void **state)
+{
+	compare_long(&long_128);
+}
+
+/* Bit by bit: which block finishes first must not matter. */
+static void test_equal_decodes_have_equal_logits(void **state)
+{
+	static const int32_t lens[ROWS] = {3199, 40, 1700, 5};
+	const size_t bytes = 4 * long_64.vocab * sizeof(float);
+	float *first = malloc(bytes), *again = malloc(bytes);
+	struct rig rig;
+
+	assert_true(first && again);
+	rig_open(&rig, &long_64);
+	lens_put(&rig, &lens);
+	batch_put(&rig, 4);
+	for (uint32_t i = 0; i < 50; i++) {
+		run_decode(&rig, 4);
+		assert_int_equal(rig.device->ops->copy(rig.device, i ? again : first, rig.buffers.logits, bytes), 0);
+		if (i)
+			assert_memory_equal(again, first, bytes);
+	}
+	rig_close(&rig);
+	free(first);
+	free(again);
 }
 
 static void test_decodes_of_changing_size_follow_each_other(void **state)
@@ -243,12 +310,36 @@ static void test_replayed_decode_reads_new_inputs(void **state)
 	rig_close(&rig);
 }
 
+/* A graph captured with a row in eight pieces serves one in sixteen. */
+static void test_replayed_decode_is_divided_by_the_length_it_reads(void **state)
+{
+	static const int32_t lens[ROWS] = {1530};
+	struct graph *graph;
+	struct rig rig;
+
+	rig_open(&rig, &long_64);
+	lens_put(&rig, &lens);
+	compare(&rig, 1, NULL);
+	assert_int_equal(rig.device->ops->lock(rig.device), 0);
+	assert_int_equal(rig.device->ops->capture_begin(rig.stream), 0);
+	assert_int_equal(queue_decode(&rig, 1), 0);
+	assert_int_equal(rig.device->ops->capture_end(rig.stream, &graph), 0);
+	assert_int_equal(rig.device->ops->graph_instantiate(rig.device, graph, &recorded), 0);
+	for (uint32_t i = 0; i < 12; i++) {
+		rig.lens[0]++;
+		compare(&rig, 1, replay);
+	}
+	rig.device->ops->graph_exec_free(recorded);
+	rig.device->ops->graph_free(graph);
+	rig_close(&rig);
+}
+
 static void test_what_the_kernel_cannot_do_is_not_queued(void **state)
 {
 	struct shape odd = plain;
 	struct rig rig;
 
-	odd.hidden = 960;
+	odd.hidden = 992;
 	rig_open(&rig, &odd);
 	assert_int_equal(queue_decode(&rig, 4), -ENOTSUP);
 	rig_close(&rig);
@@ -265,9 +356,15 @@ int main(void)
 		cmocka_unit_test(test_decode_with_head_norms_equals_op_by_op),
 		cmocka_unit_test(test_decode_of_attention_wider_than_hidden_equals_op_by_op),
 		cmocka_unit_test(test_decode_of_4096_hidden_columns_equals_op_by_op),
+		cmocka_unit_test(test_decode_of_896_columns_and_groups_of_7_equals_op_by_op),
+		cmocka_unit_test(test_decode_of_groups_of_6_equals_op_by_op),
+		cmocka_unit_test(test_long_decode_equals_op_by_op),
+		cmocka_unit_test(test_long_decode_of_heads_of_128_equals_op_by_op),
+		cmocka_unit_test(test_equal_decodes_have_equal_logits),
 		cmocka_unit_test(test_decodes_of_changing_size_follow_each_other),
 		cmocka_unit_test(test_decodes_of_two_models_follow_each_other),
 		cmocka_unit_test(test_replayed_decode_reads_new_inputs),
+		cmocka_unit_test(test_replayed_decode_is_divided_by_the_length_it_reads),
 		cmocka_unit_test(test_what_the_kernel_cannot_do_is_not_queued),
 	};
 	struct device *device;
