@@ -248,6 +248,10 @@ SECTIONS = [
      "called between them (piecewise). Per call: added time of each attention call between segments.",
      [("rows", "batch", plain), ("full", "full_s", seconds), ("piecewise", "piecewise_s", seconds),
       ("without a graph", "none_s", seconds), ("per call", "break_s", seconds)]),
+    ("whole", "DECODE IN ONE KERNEL", "The same decode step as a graph of nodes and in one kernel; a daemon takes what "
+     "was faster when kernels/cuda/step.cu was written.",
+     [("model", "model", plain), ("rows", "batch", plain), ("context", "context", plain), ("floor", "floor_s", seconds),
+      ("nodes", "nodes_s", seconds), ("one kernel", "kernel_s", seconds), ("ratio", "ratio", ratio)]),
     ("capture", "CAPTURE", "The graphs of a ladder. Floor: the driver's own time for as many nodes and segments.",
      [("graphs", "graphs", plain), ("graph", "graph", plain), ("floor", "floor_s", seconds),
       ("time", "seconds", seconds), ("memory", "bytes", gigabytes)]),

@@ -271,6 +271,7 @@ models_of() # bench
 	[ -z "${MIMEO_MODELS-}" ] || { echo "$MIMEO_MODELS"; return; }
 	case $1 in
 	decode | growth_*) echo 1B 8B ;;
+	whole) echo 1B Qwen2.5-0.5B Qwen2.5-1.5B ;;
 	shapes) echo 3B Qwen2.5-0.5B Qwen2.5-1.5B Mistral-7B ;;
 	attention | deterministic | gemm | share | load | prefix | fair | gap | modes | speculation) echo 1B ;;
 	experts) echo V2-Lite ;; # its sizes alone

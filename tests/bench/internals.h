@@ -10,6 +10,7 @@ int bench_kill(const struct bench_options *options, struct results *results);
 int bench_capture(const struct bench_options *options, struct results *results);
 int bench_buffer(const struct bench_options *options, struct results *results);
 int bench_modes(const struct bench_options *options, struct results *results);
+int bench_whole(const struct bench_options *options, struct results *results);
 int bench_attention(const struct bench_options *options, struct results *results);
 int bench_gemm(const struct bench_options *options, struct results *results);
 int bench_experts(const struct bench_options *options, struct results *results);

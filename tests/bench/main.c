@@ -12,6 +12,7 @@
  *	           of another client while memory is given back
  *	modes      a decode step as one graph, in pieces and eager, and what a break between pieces
  *	           costs; mimeo-bench load --graph-mode serves under each
+ *	whole      a decode step as a graph of nodes and in one kernel, whichever the device would take
  *	attention  by the backend interface: --query tokens a row for each batch and context, whole
  *	           prompts; of a latent model also part by part, prompts included
  *	gemm       products of a model's step, ours and the library's (--sides, --packed)
@@ -41,6 +42,8 @@ static const struct bench benches[] = {
 	{"modes", "a decode step as one graph, in pieces and eager; the cost of a break", bench_modes,
 		BENCH_IN_PROCESS | BENCH_LANE, "batches contexts count attention",
 		"batches=1,2,4,8,16,32,64 contexts=1024 count=64"},
+	{"whole", "a decode step as a graph of nodes and in one kernel", bench_whole, BENCH_IN_PROCESS | BENCH_LANE,
+		"batches contexts count attention", "batches=1,2,4,8 contexts=1024 count=64"},
 	{"attention", "a model's attention, decoding and on whole prompts", bench_attention,
 		BENCH_IN_PROCESS | BENCH_CONFIG_ONLY,
 		"attention batches contexts query prompts", "batches=1,8,32,128 contexts=1024 query=1"},

@@ -103,6 +103,22 @@ static void test_modes_tell_the_price_of_a_break(void **state)
 	json_decref(rows);
 }
 
+/* The cpu device has no such kernel. */
+static void test_whole_has_nodes_and_says_where_there_is_no_one_kernel(void **state)
+{
+	json_t *rows = rows_of("whole --batches 1,2 --contexts 32,64 --count 6");
+
+	assert_int_equal(json_array_size(rows), 4);
+	for (size_t i = 0; i < 4; i++) {
+		assert_true(number(rows, i, "batch") == (i < 2 ? 1 : 2));
+		assert_true(number(rows, i, "context") == (i % 2 ? 64 : 32));
+		assert_true(number(rows, i, "samples") == 6);
+		assert_ratio(rows, i, "nodes_s", "floor_s");
+		assert_true(json_is_null(json_object_get(json_array_get(rows, i), "kernel_s")));
+	}
+	json_decref(rows);
+}
+
 /* Each size of each call comes in pairs: made, closed. */
 static void assert_calls(const json_t *rows, size_t first, const char *const names[2])
 {
@@ -326,6 +342,7 @@ int main(void)
 		cmocka_unit_test(test_capture_adds_up_what_each_graph_cost),
 		cmocka_unit_test(test_gap_has_one_for_each_step_that_generates_on),
 		cmocka_unit_test(test_modes_tell_the_price_of_a_break),
+		cmocka_unit_test(test_whole_has_nodes_and_says_where_there_is_no_one_kernel),
 		cmocka_unit_test(test_buffer_has_calls_steps_and_idle_time_beside_their_floors),
 		cmocka_unit_test(test_gemm_has_each_matrix_of_the_model),
 		cmocka_unit_test(test_experts_has_each_op_and_all_of_them),
