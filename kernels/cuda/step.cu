@@ -31,10 +31,8 @@ static_assert(sizeof(struct step_map) == sizeof(struct cuda_tensor_map), "a map 
  *	1B shape   1.017 0.975   1.045 1.008   1.075 1.033   1.117 1.113 (the same within the noise)
  *	8B shape   5.267 5.555   5.327 5.851   5.462 6.012   5.669 6.403
  *
- * Nodes of a small model end before memory is busy; those of a large one are long enough.
- *
- * Known gap: one row's attention is divided among too few blocks when its context is long. A step of the 1B shape takes
- * 1.22, 2.08 and 5.56 ms at 8k, 32k and 128k tokens, where its bytes take 0.91, 1.18 and 2.25.
+ * Nodes of a small model end before memory is busy; those of a large one are long enough. `bench-internals whole`
+ * measures both.
  */
 static const struct {
 	uint32_t hidden, head_dim, rows; /* batches of at most so many rows */
@@ -221,8 +219,8 @@ static void step_inputs_of(const struct op_decode_step *a, step_args *ret)
 static size_t step_exchange_words(const struct op_decode_step *a)
 {
 	const size_t width = (size_t)a->n_heads * a->head_dim / 2, rows = STEP_COLUMNS;
-	const size_t pieces = STEP_COLUMNS * STEP_PIECES_SERIAL;
-	const size_t layer = rows * (width + a->n_kv_heads * a->head_dim) + pieces * (width + a->n_heads) +
+	const size_t pieces = STEP_COLUMNS * STEP_SERIAL_MAX;
+	const size_t layer = rows * (2 * width + a->n_kv_heads * a->head_dim) + pieces * (width + a->n_heads) +
 			     rows * a->embedding.cols + rows * (a->layers[0].down.cols / 2);
 
 	return (layer * a->n_layers + 63) / 64 * 64;

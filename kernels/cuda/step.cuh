@@ -29,8 +29,10 @@
  * PIECES. A row's history is cut into pieces that blocks share. They are merged where they are read,
  * by the product of o: the product takes eight columns x, of which a batch of fewer rows leaves some
  * free; these have the pieces, weighted, and whoever finishes a tile adds the columns up. Where the longest row's
- * pieces would be long, a column merges two of them while it loads. How many it merges is the same for all
- * rows of a step, and each role finds it in the rows' lengths, as a graph is captured without them.
+ * pieces would be long, a column merges two of them while it loads. Where they would still be so long that most
+ * blocks wait for a few (few kv heads, or one long row among short ones), there are up to eight a column, and
+ * blocks merge them before the product: one more exchange of words (step_gather.cuh). Each role finds the division in
+ * the rows' lengths when the step runs, as a graph is captured without them.
  */
 
 #include "kernels/cuda/step_ptx.cuh"
@@ -63,7 +65,10 @@ enum {
 	STEP_LAYERS_MAX = 64,
 	STEP_OWN_MAX = MIMEO_STEP_OWN_MAX, /* tiles of o or down of a block */
 	STEP_PIECES_SERIAL = 2, /* pieces that a column of x merges, at most */
-	STEP_PIECE_COLUMNS = 12 * 64, /* a longer piece is halved: pages by columns of a head */
+	STEP_SERIAL_MAX = 8,    /* pieces a column, gathered before o if there are more */
+	/* pages by columns of a head: */
+	STEP_PIECE_COLUMNS = 12 * 64, /* a column merges two pieces rather than one that is longer */
+	STEP_PIECE_GAIN = 16 * 64,    /* what more pieces have to spare the block that is last */
 };
 
 #define STEP_EMPTY 0xffffffffu
@@ -124,23 +129,20 @@ static inline void step_divide(step_args *a, void *memory, size_t bytes)
 	a->exchange[1] = a->exchange[0] + words;
 }
 
-/* Of a layer, in words. */
+/* Of a layer, in words; gathered: nothing where columns merge their pieces. */
 struct step_region {
-	uint32_t qkv, pieces, lse, after_o, after_down, activated, words;
+	uint32_t qkv, pieces, lse, gathered, after_o, after_down, activated, words;
 };
 
-/* Pieces that a column of x merges, where the longest row has so many tokens. */
-template <int DIM> STEP_INLINE uint32_t step_serial_of(const step_args &a, uint32_t longest)
-{
-	const uint32_t n_pages = (longest + STEP_PAGE - 1) / STEP_PAGE;
-
-	return n_pages * DIM > STEP_COLUMNS / a.rows * STEP_PIECE_COLUMNS ? STEP_PIECES_SERIAL : 1;
-}
-
-/* Pieces of each row. */
+/* Pieces of each row, of which columns of x have `serial` each. */
 STEP_INLINE uint32_t step_n_pieces(const step_args &a, uint32_t serial)
 {
 	return STEP_COLUMNS / a.rows * serial;
+}
+
+STEP_INLINE bool step_gathers(uint32_t serial)
+{
+	return serial > STEP_PIECES_SERIAL;
 }
 
 template <int DIM> STEP_INLINE step_region step_region_of(const step_args &a, uint32_t serial)
@@ -151,7 +153,8 @@ template <int DIM> STEP_INLINE step_region step_region_of(const step_args &a, ui
 	r.qkv = 0;
 	r.pieces = r.qkv + a.rows * (width + a.n_kv_heads * DIM);
 	r.lse = r.pieces + pieces * a.rows * width;
-	r.after_o = r.lse + (pieces * a.rows * a.n_heads + 3) / 4 * 4;
+	r.gathered = r.lse + (pieces * a.rows * a.n_heads + 3) / 4 * 4;
+	r.after_o = r.gathered + (step_gathers(serial) ? a.rows * width : 0);
 	r.after_down = r.after_o + a.rows * a.hidden / 2;
 	r.activated = r.after_down + a.rows * a.hidden / 2;
 	r.words = r.activated + a.rows * a.intermediate / 2;
@@ -255,6 +258,65 @@ STEP_INLINE step_tile step_tile_at(uint32_t product, const step_range &r, uint32
 	return step_tile{behind + (r.each % 2 ? r.i + (r.i < r.rest ? r.i : r.rest) : r.i), n, n == 1};
 }
 
+/* How rows are cut into pieces. */
+struct step_division {
+	uint32_t serial; /* pieces a column of x */
+	uint32_t pages;  /* of a piece; a row's last one may have less */
+};
+
+/* Of the rows' histories, in pages. */
+struct step_lengths {
+	uint32_t longest, total;
+};
+
+STEP_INLINE uint32_t step_pages_of(uint32_t len)
+{
+	return len ? (len - 1 + STEP_PAGE - 1) / STEP_PAGE : 0;
+}
+
+STEP_INLINE void step_lengths_add(step_lengths &l, uint32_t len)
+{
+	const uint32_t n = step_pages_of(len);
+
+	l.longest = n > l.longest ? n : l.longest;
+	l.total += n;
+}
+
+STEP_INLINE step_division step_divide_rows(const step_args &a, uint32_t serial, uint32_t longest)
+{
+	const uint32_t pieces = step_n_pieces(a, serial), pages = (longest + pieces - 1) / pieces;
+
+	return step_division{serial, pages ? pages : 1};
+}
+
+template <int DIM>
+STEP_INLINE step_division step_division_of(const step_args &a, uint32_t n_blocks, const step_lengths &l)
+{
+	const uint32_t fair = l.total * a.n_kv_heads / n_blocks; /* pages of a block, if all had as many */
+	step_division d = step_divide_rows(a, 1, l.longest);
+
+	if (d.pages * DIM > STEP_PIECE_COLUMNS)
+		d = step_divide_rows(a, STEP_PIECES_SERIAL, l.longest);
+	while (d.serial >= STEP_PIECES_SERIAL && d.serial < STEP_SERIAL_MAX) {
+		const step_division more = step_divide_rows(a, 2 * d.serial, l.longest);
+		const uint32_t last = more.pages > fair ? more.pages : fair;
+		const uint32_t gain = d.pages > last ? d.pages - last : 0;
+
+		if (gain * DIM <= STEP_PIECE_GAIN || gain * 8 <= d.pages)
+			break;
+		d = more;
+	}
+	return d;
+}
+
+/* Of a row: those that have tokens. */
+STEP_INLINE uint32_t step_used_pieces(const step_division &d, uint32_t len)
+{
+	const uint32_t n = step_pages_of(len);
+
+	return len ? n ? (n - 1) / d.pages + 1 : 1 : 0;
+}
+
 /* A unit of attention: one kv head's queries over a piece of a row's history. */
 struct step_unit {
 	uint32_t row, head, piece;
@@ -268,6 +330,12 @@ STEP_INLINE uint32_t step_n_units(const step_args &a, uint32_t serial)
 	return a.rows * a.n_kv_heads * step_n_pieces(a, serial);
 }
 
+/* A row's units are neighbours: one long row is for all blocks. */
+STEP_INLINE uint32_t step_row_of_unit(const step_args &a, uint32_t serial, uint32_t index)
+{
+	return index / (a.n_kv_heads * step_n_pieces(a, serial));
+}
+
 STEP_INLINE uint32_t step_len_of(const step_args &a, uint32_t row)
 {
 	const uint32_t limit = a.max_pages * STEP_PAGE;
@@ -276,22 +344,19 @@ STEP_INLINE uint32_t step_len_of(const step_args &a, uint32_t row)
 	return given < 0 ? 0 : (uint32_t)given < limit ? (uint32_t)given : limit;
 }
 
-/* len: of row index % rows. */
-STEP_INLINE step_unit step_unit_of(const step_args &a, uint32_t serial, uint32_t index, uint32_t len)
+/* len: of the unit's row. */
+STEP_INLINE step_unit step_unit_of(const step_args &a, const step_division &d, uint32_t index, uint32_t len)
 {
-	const uint32_t pieces = step_n_pieces(a, serial);
+	const uint32_t pieces = step_n_pieces(a, d.serial), n = step_pages_of(len);
 	step_unit u;
-	uint32_t n, each;
 
-	u.row = index % a.rows;
-	u.head = index / a.rows % a.n_kv_heads;
-	u.piece = index / (a.rows * a.n_kv_heads);
+	u.row = step_row_of_unit(a, d.serial, index);
+	u.head = index % a.n_kv_heads;
+	u.piece = index / a.n_kv_heads % pieces;
 	u.history = len ? len - 1 : 0;
-	n = (u.history + STEP_PAGE - 1) / STEP_PAGE;
-	each = (n + pieces - 1) / pieces;
-	u.page = u.piece * each < n ? u.piece * each : n;
-	u.n_pages = n - u.page < each ? n - u.page : each;
-	u.newest = len && u.piece == (n ? (n - 1) / each : 0);
+	u.page = u.piece * d.pages < n ? u.piece * d.pages : n;
+	u.n_pages = n - u.page < d.pages ? n - u.page : d.pages;
+	u.newest = u.piece + 1 == step_used_pieces(d, len);
 	return u;
 }
 

@@ -98,7 +98,7 @@ STEP_INLINE void step_newest(const step_args &a, const step_worker &k, const ste
 template <int DIM>
 STEP_INLINE void step_merge_shares(const step_args &a, const step_worker &k, const step_unit &u, uint32_t *region)
 {
-	const step_region r = step_region_of<DIM>(a, k.serial);
+	const step_region r = step_region_of<DIM>(a, k.division.serial);
 	const uint32_t group = a.n_heads / a.n_kv_heads, n = u.newest ? STEP_WORKERS + 1 : STEP_WORKERS;
 	const uint32_t at = u.piece * a.rows + u.row;
 
@@ -198,9 +198,11 @@ STEP_INLINE void step_attention(
 #pragma unroll 1
 	for (uint32_t j = 0; j < step_n_of(r); j++) {
 		const uint32_t i = step_thing(r, j);
-		const uint32_t len = step_lds_4(k.at.rows + i % a.rows * STEP_ROW_BYTES(DIM));
+		const step_unit u = step_unit_of(a, k.division, i, step_row_len<DIM>(k, step_row_of_unit(a, k.division.serial, i)));
 
-		step_attend<DIM>(a, k, region, layer, step_unit_of(a, k.serial, i, len));
+		if (step_gathers(k.division.serial) && !u.n_pages && !u.newest)
+			continue; /* nobody looks for it */
+		step_attend<DIM>(a, k, region, layer, u);
 	}
 }
 

@@ -16,7 +16,7 @@ struct step_feed {
 	uint32_t n_in_flight;
 	uint64_t policy;
 	uint32_t len;          /* of row `lane` */
-	uint32_t serial;       /* pieces that a column of x merges */
+	step_division division;
 };
 
 /* ---- which boxes ---- */
@@ -182,7 +182,9 @@ STEP_INLINE void step_feed_unit(
 
 STEP_INLINE step_unit step_feed_unit_of(const step_args &a, const step_feed &f, uint32_t index)
 {
-	return step_unit_of(a, f.serial, index, step_of_lane(f.len, index % a.rows));
+	const uint32_t row = step_row_of_unit(a, f.division.serial, index);
+
+	return step_unit_of(a, f.division, index, step_of_lane(f.len, row));
 }
 
 /* `pages` are of the first unit. */
@@ -264,25 +266,22 @@ STEP_INLINE void step_hidden(const step_args &a, uint32_t serial, const uint32_t
 /* Whoever wrote lengths, pages and the last token's keys has done so by then. */
 template <int DIM> STEP_INLINE void step_feed_inputs(const step_args &a, step_feed &f)
 {
-	uint32_t longest = 0;
+	step_lengths lengths = {};
 
 	step_before_is_done();
 	step_boxes_see_memory();
 	f.len = threadIdx.x % 32 < a.rows ? step_len_of(a, threadIdx.x % 32) : 0;
 #pragma unroll 1
-	for (uint32_t row = 0; row < a.rows; row++) {
-		const uint32_t len = step_of_lane(f.len, row);
-
-		longest = len > longest ? len : longest;
-	}
-	f.serial = step_serial_of<DIM>(a, longest);
+	for (uint32_t row = 0; row < a.rows; row++)
+		step_lengths_add(lengths, step_of_lane(f.len, row));
+	f.division = step_division_of<DIM>(a, gridDim.x, lengths);
 }
 
 template <int N, int DIM> STEP_INLINE void step_fetch(const step_args &a, const step_shared &at)
 {
 	const bool one = threadIdx.x % 32 == 0;
 	step_turn turn = {blockIdx.x, gridDim.x, 0};
-	step_feed f = {at, {0, 0}, {0, 0}, 0, step_evict_first(), 0, 0};
+	step_feed f = {at, {0, 0}, {0, 0}, 0, step_evict_first(), 0, {}};
 
 	if (one)
 		step_feed_maps(a);
@@ -294,7 +293,7 @@ template <int N, int DIM> STEP_INLINE void step_fetch(const step_args &a, const 
 		int32_t pages = 0;
 
 		if (i && outer == STEP_QKV)
-			units = step_share_out(turn, step_n_units(a, f.serial));
+			units = step_share_out(turn, step_n_units(a, f.division.serial));
 		if (step_n_of(units)) /* their numbers come while the weights before are fetched */
 			pages = step_feed_pages(a, step_feed_unit_of(a, f, step_thing(units, 0)), 0);
 		if (one && outer == STEP_QKV && i / 2 + 1 < a.n_layers)
@@ -306,7 +305,7 @@ template <int N, int DIM> STEP_INLINE void step_fetch(const step_args &a, const 
 			break;
 		if (i == 0) {
 			step_feed_inputs<DIM>(a, f);
-			units = step_share_out(turn, step_n_units(a, f.serial));
+			units = step_share_out(turn, step_n_units(a, f.division.serial));
 			if (step_n_of(units))
 				pages = step_feed_pages(a, step_feed_unit_of(a, f, step_thing(units, 0)), 0);
 		}
@@ -317,7 +316,7 @@ template <int N, int DIM> STEP_INLINE void step_fetch(const step_args &a, const 
 		step_meet_warp();
 	}
 	for (uint32_t row = blockIdx.x; row < a.rows; row += gridDim.x)
-		step_hidden<DIM>(a, f.serial, a.exchange[step_set_of(at)], row);
+		step_hidden<DIM>(a, f.division.serial, a.exchange[step_set_of(at)], row);
 }
 
 #endif

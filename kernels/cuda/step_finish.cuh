@@ -17,7 +17,7 @@ struct step_finisher {
 	step_shared at;
 	uint32_t lane, row, side; /* side: which four columns */
 	uint32_t mine, turn;      /* which finishing warp this is, and whose tile is next */
-	uint32_t serial;          /* pieces that a column merges */
+	uint32_t serial;          /* pieces a column of x */
 	step_place sums;
 };
 
@@ -207,7 +207,7 @@ STEP_INLINE void step_finish_inner(const step_args &a, step_finisher &f, uint32_
 			residual[e] = i ? step_get(from, 50) : step_ldx_4(from);
 		}
 		step_take(f, v);
-		if (i % 2 == 0)
+		if (i % 2 == 0 && !step_gathers(f.serial))
 			step_add_pieces(a, v);
 		const step_words w = step_pair_rows(f, v);
 #pragma unroll

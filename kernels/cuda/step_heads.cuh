@@ -34,6 +34,11 @@ template <int DIM> STEP_INLINE void step_rows_load(const step_args &a, const ste
 	}
 }
 
+template <int DIM> STEP_INLINE uint32_t step_row_len(const step_worker &k, uint32_t row)
+{
+	return step_lds_4(k.at.rows + row * STEP_ROW_BYTES(DIM));
+}
+
 /* For columns [column, column + 8) of the first half. */
 template <int DIM>
 STEP_INLINE step_angles step_angles_load(const step_worker &k, uint32_t row, uint32_t column)

@@ -7,13 +7,14 @@
 #include "kernels/cuda/step_attention.cuh"
 #include "kernels/cuda/step_feed.cuh"
 #include "kernels/cuda/step_finish.cuh"
+#include "kernels/cuda/step_gather.cuh"
 #include "kernels/cuda/step_product.cuh"
 
 template <int N, int DIM, bool ONE>
-STEP_INLINE void step_work(const step_args &a, const step_shared &at, uint32_t serial, uint32_t set)
+STEP_INLINE void step_work(const step_args &a, const step_shared &at, const step_division &division, uint32_t set)
 {
-	const uint32_t lane = threadIdx.x % 32, words = step_region_of<DIM>(a, serial).words;
-	step_worker k = {at, threadIdx.x / 32, lane, lane / 4, lane % 4, serial, {0, 0}, {0, 0}};
+	const uint32_t lane = threadIdx.x % 32, words = step_region_of<DIM>(a, division.serial).words;
+	step_worker k = {at, threadIdx.x / 32, lane, lane / 4, lane % 4, division, {0, 0}, {0, 0}};
 	step_turn turn = {blockIdx.x, gridDim.x, 0};
 	uint32_t *regions = a.exchange[set];
 	step_x<N> x;
@@ -28,7 +29,9 @@ STEP_INLINE void step_work(const step_args &a, const step_shared &at, uint32_t s
 		if (outer == STEP_HEAD)
 			return;
 		if (outer == STEP_QKV)
-			step_attention<DIM>(a, k, region, layer, step_share_out(turn, step_n_units(a, serial)));
+			step_attention<DIM>(a, k, region, layer, step_share_out(turn, step_n_units(a, division.serial)));
+		if (outer == STEP_QKV && step_gathers(division.serial))
+			step_gather<DIM>(a, k, region);
 		step_inner_product<N, DIM, ONE>(a, k, x, region, i,
 			step_share_out(turn, step_n_groups<DIM>(a, step_inner(i))));
 	}
@@ -51,17 +54,14 @@ STEP_INLINE void step_barriers(const step_args &a, const step_shared &at)
 	step_meet_block();
 }
 
-/* Pieces that a column merges, once the rows' lengths are in shared memory. */
-template <int DIM> STEP_INLINE uint32_t step_serial(const step_args &a, const step_shared &at)
+/* Once the rows' lengths are in shared memory. */
+template <int DIM> STEP_INLINE step_division step_division_here(const step_args &a, const step_shared &at)
 {
-	uint32_t longest = 0;
+	step_lengths lengths = {};
 
-	for (uint32_t row = 0; row < a.rows; row++) {
-		const uint32_t len = step_lds_4(at.rows + row * STEP_ROW_BYTES(DIM));
-
-		longest = len > longest ? len : longest;
-	}
-	return step_serial_of<DIM>(a, longest);
+	for (uint32_t row = 0; row < a.rows; row++)
+		step_lengths_add(lengths, step_lds_4(at.rows + row * STEP_ROW_BYTES(DIM)));
+	return step_division_of<DIM>(a, gridDim.x, lengths);
 }
 
 /* Of one thread, once its block has read the state: the last block writes it for the next step. */
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(STEP_THREADS, 1) step_kernel(const __grid_cons
 		const uint32_t number = step_ldx_4(&a.state->number);
 		step_rows_load<DIM>(a, at);
 		step_meet<2, STEP_READERS>();
-		step_work<N, DIM, ONE>(a, at, step_serial<DIM>(a, at), number & 1);
+		step_work<N, DIM, ONE>(a, at, step_division_here<DIM>(a, at), number & 1);
 	} else {
 		step_less_registers();
 		if (warp == STEP_FEEDER) {
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(STEP_THREADS, 1) step_kernel(const __grid_cons
 			if (threadIdx.x == STEP_FINISHER * 32)
 				step_sts_4(at.set, number & 1);
 			step_meet<2, STEP_READERS>();
-			const uint32_t serial = step_serial<DIM>(a, at);
+			const uint32_t serial = step_division_here<DIM>(a, at).serial;
 			if (threadIdx.x == STEP_FINISHER * 32)
 				step_advance(a, number, step_region_of<DIM>(a, serial).words * a.n_layers);
 			step_finish<DIM>(a, at, serial, number & 1, old);

@@ -17,7 +17,7 @@ template <int N, int DIM>
 STEP_INLINE void step_lse_load(const step_args &a, const step_worker &k, step_lse<N> &l,
 	const uint32_t *lse, uint32_t first, uint32_t n, bool again)
 {
-	const uint32_t *p = lse + (k.r8 / a.rows * k.serial * a.rows + k.r8 % a.rows) * a.n_heads;
+	const uint32_t *p = lse + (k.r8 / a.rows * k.division.serial * a.rows + k.r8 % a.rows) * a.n_heads;
 
 #pragma unroll
 	for (int s = 0; s < N; s++)
@@ -25,7 +25,7 @@ STEP_INLINE void step_lse_load(const step_args &a, const step_worker &k, step_ls
 		for (int i = 0; i < STEP_PIECES_SERIAL; i++) {
 			const uint32_t *word = p + i * a.rows * a.n_heads +
 					       ((first + s) * STEP_COLS + k.warp * 64) / DIM;
-			const bool there = (uint32_t)s < n && (uint32_t)i < k.serial;
+			const bool there = (uint32_t)s < n && (uint32_t)i < k.division.serial;
 
 			if (again)
 				l.v[s][i] = there && l.v[s][i] == STEP_EMPTY ? step_get(word, 20) : l.v[s][i];
@@ -76,9 +76,9 @@ STEP_INLINE void step_x_merge(const step_args &a, const step_worker &k, step_x<N
 	const step_region &r, uint32_t first, uint32_t n)
 {
 	const uint32_t width = a.n_heads * DIM / 2, row = k.r8 % a.rows;
-	const uint32_t *p = region + r.pieces + (k.r8 / a.rows * k.serial * a.rows + row) * width +
+	const uint32_t *p = region + r.pieces + (k.r8 / a.rows * k.division.serial * a.rows + row) * width +
 			    first * 256 + k.warp * 32;
-	const uint32_t *p2 = p + (k.serial > 1 ? a.rows * width : 0);
+	const uint32_t *p2 = p + (k.division.serial > 1 ? a.rows * width : 0);
 	const uint32_t mine = step_my_stages(k, a.n_heads * DIM, first, n);
 	step_lse<N> lse;
 	step_raw<N, false> u, v;
@@ -86,7 +86,7 @@ STEP_INLINE void step_x_merge(const step_args &a, const step_worker &k, step_x<N
 	if (mine)
 		step_gate_pieces(k, p, p2);
 	step_raw_load(k, u, p, mine);
-	step_raw_load(k, v, p2, k.serial > 1 ? mine : 0);
+	step_raw_load(k, v, p2, k.division.serial > 1 ? mine : 0);
 	step_lse_load<N, DIM>(a, k, lse, region + r.lse, first, mine, false);
 	step_raw_ensure(a, k, u, p, 22);
 	step_raw_ensure(a, k, v, p2, 23);

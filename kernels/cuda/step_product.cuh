@@ -143,7 +143,7 @@ STEP_INLINE void step_outer_product(const step_args &a, step_worker &k, step_x<N
 
 	if (step_n_of(r) == 0)
 		return;
-	step_x_norm<N, ONE>(a, k, x, step_residual<DIM>(a, k.serial, regions, i, k.r8 % a.rows), weight, i % 2, i > 0);
+	step_x_norm<N, ONE>(a, k, x, step_residual<DIM>(a, k.division.serial, regions, i, k.r8 % a.rows), weight, i % 2, i > 0);
 #pragma unroll 1
 	for (uint32_t j = 0; j < step_n_tiles(product, r); j++)
 		step_leave(a, k, step_multiply(a, k, x, step_stages(a.hidden), step_tile_at(product, r, j).half));
@@ -170,15 +170,16 @@ template <int N, int DIM, bool ONE>
 STEP_INLINE void step_inner_product(const step_args &a, step_worker &k, step_x<N> &x,
 	const uint32_t *region, uint32_t i, const step_range &mine)
 {
-	const step_region r = step_region_of<DIM>(a, k.serial);
+	const step_region r = step_region_of<DIM>(a, k.division.serial);
 	const uint32_t cols = i % 2 ? a.intermediate : a.n_heads * DIM, stages = step_stages(cols);
-	const uint32_t *p = region + r.activated + k.r8 % a.rows * (a.intermediate / 2) + k.warp * 32;
+	const bool merges = i % 2 == 0 && !step_gathers(k.division.serial);
+	const uint32_t *p = region + (i % 2 ? r.activated : r.gathered) + k.r8 % a.rows * (cols / 2) + k.warp * 32;
 	step_sums own[STEP_OWN_MAX] = {};
 	step_raw<N, ONE> next;
 
 	if (step_n_of(mine) == 0)
 		return;
-	if (i % 2) {
+	if (!merges) {
 		step_gate(a, p, 31);
 		step_raw_load(k, next, p, step_my_stages(k, cols, 0, N));
 	}
@@ -186,7 +187,7 @@ STEP_INLINE void step_inner_product(const step_args &a, step_worker &k, step_x<N
 	for (uint32_t c = 0; c < stages; c += N) {
 		const uint32_t here = stages - c < N ? stages - c : N;
 
-		if (i % 2) {
+		if (!merges) {
 			step_raw_ensure(a, k, next, p + c * 256, 32);
 			step_raw_spread(k, next, x);
 			if (c + N < stages)

@@ -12,7 +12,7 @@
 struct step_worker {
 	step_shared at;
 	uint32_t warp, lane, r8, q;
-	uint32_t serial; /* pieces that a column merges */
+	step_division division;
 	step_place stage, sums;
 };
 

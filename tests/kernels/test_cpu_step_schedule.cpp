@@ -211,8 +211,8 @@ void world::relength(int len)
 /* Of a set. */
 size_t world::words(void) const
 {
-	return (size_t)(s.dim == 64 ? step_region_of<64>(args, STEP_PIECES_SERIAL).words
-				    : step_region_of<128>(args, STEP_PIECES_SERIAL).words) * s.n_layers;
+	return (size_t)(s.dim == 64 ? step_region_of<64>(args, STEP_SERIAL_MAX).words
+				    : step_region_of<128>(args, STEP_SERIAL_MAX).words) * s.n_layers;
 }
 
 void world::step(void)
@@ -402,40 +402,38 @@ void claim(const char *name, const shape &s, uint32_t n_steps)
 
 /* ---- the division of a history ---- */
 
-/* Of the tokens of a row, how often its units attend to each; -1: a unit that cannot be. */
-template <int DIM> int division_misses(const step_args &a, const std::vector<uint32_t> &lens, uint32_t row, uint32_t head)
+step_lengths lengths_of(const std::vector<uint32_t> &lens)
 {
-	const uint32_t serial = step_serial_of<DIM>(a, *std::max_element(lens.begin(), lens.end()));
-	const uint32_t len = lens[row], pages = len ? (len - 1 + STEP_PAGE - 1) / STEP_PAGE : 0;
+	step_lengths l = {};
+
+	for (uint32_t len : lens)
+		step_lengths_add(l, len);
+	return l;
+}
+
+/* Of the tokens of a row, how many its units do not attend to exactly once; -1: a unit that cannot be. */
+int division_misses(const step_args &a, const step_division &d, uint32_t row, uint32_t len, uint32_t head)
+{
+	const uint32_t pages = step_pages_of(len), used = step_used_pieces(d, len);
 	std::vector<uint32_t> seen(len);
 	int missed = 0;
 
-	for (uint32_t i = 0; i < step_n_units(a, serial); i++) {
-		const step_unit u = step_unit_of(a, serial, i, lens[i % a.rows]);
-
-		if (u.row != row || u.head != head)
+	for (uint32_t i = 0; i < step_n_units(a, d.serial); i++) {
+		if (step_row_of_unit(a, d.serial, i) != row)
 			continue;
-		if (u.piece >= step_n_pieces(a, serial) || u.page + u.n_pages > pages || u.history != (len ? len - 1 : 0))
+		const step_unit u = step_unit_of(a, d, i, len);
+
+		if (u.row != row || u.piece >= step_n_pieces(a, d.serial) || u.page + u.n_pages > pages ||
+			u.history != (len ? len - 1 : 0) || (u.n_pages || u.newest) != (u.piece < used))
 			return -1;
-		for (uint32_t t = u.page * STEP_PAGE; t < (u.page + u.n_pages) * STEP_PAGE && t < u.history; t++)
+		for (uint32_t t = u.page * STEP_PAGE; t < (u.page + u.n_pages) * STEP_PAGE && t < u.history && u.head == head; t++)
 			seen[t]++;
-		if (u.newest)
+		if (u.newest && u.head == head)
 			seen[len - 1]++;
 	}
 	for (uint32_t n : seen)
 		missed += n != 1;
 	return missed;
-}
-
-/* A piece of the longest row, in pages. */
-template <int DIM> uint32_t longest_piece(const step_args &a, uint32_t len)
-{
-	const uint32_t serial = step_serial_of<DIM>(a, len);
-	uint32_t most = 0;
-
-	for (uint32_t i = 0; i < step_n_units(a, serial); i++)
-		most = std::max(most, step_unit_of(a, serial, i, len).n_pages);
-	return most;
 }
 
 void report(const char *name, bool good)
@@ -444,32 +442,50 @@ void report(const char *name, bool good)
 	printf("%sok %u - %s\n", good ? "" : "not ", ++n_claims, name);
 }
 
+const std::vector<uint32_t> lens_of_rows = {0, 1, 2, 15, 16, 17, 18, 31, 32, 33, 128, 129, 1024, 1025, 1536, 1537, 1552,
+	1553, 3000, 8192, 32768, 32769, 131071, 131072};
+
 void claim_division(void)
 {
-	const std::vector<uint32_t> lens = {0, 1, 2, 15, 16, 17, 18, 31, 32, 33, 128, 129, 1024, 1025, 1536, 1537, 1552,
-		1553, 3000, 8192, 32768, 32769, 131071, 131072};
 	step_args a = {};
-	bool once = true, short_pieces = true;
+	bool once = true;
 
-	a.max_pages = 8192;
-	for (uint32_t rows = 1; rows <= 8; rows *= 2)
+	for (a.rows = 1; a.rows <= 8; a.rows *= 2)
 		for (uint32_t heads : {1u, 2u, 8u})
-			for (size_t i = 0; i < lens.size(); i++) {
-				std::vector<uint32_t> batch;
+			for (size_t i = 0; i < lens_of_rows.size(); i++) {
+				std::vector<uint32_t> lens;
 
-				a.rows = rows, a.n_kv_heads = heads;
-				for (uint32_t r = 0; r < rows; r++)
-					batch.push_back(lens[(i + r * 5) % lens.size()]);
-				for (uint32_t r = 0; r < rows; r++)
-					once = once && division_misses<64>(a, batch, r, heads - 1) == 0 &&
-					       division_misses<128>(a, batch, r, heads / 2) == 0;
+				a.n_kv_heads = heads;
+				for (uint32_t r = 0; r < a.rows; r++)
+					lens.push_back(lens_of_rows[(i + r * 5) % lens_of_rows.size()]);
+				const step_lengths l = lengths_of(lens);
+				for (const step_division &d : {step_division_of<64>(a, 132, l), step_division_of<128>(a, 132, l)})
+					for (uint32_t r = 0; r < a.rows; r++)
+						once = once && division_misses(a, d, r, lens[r], heads - 1) == 0;
 			}
 	report("test_each_token_is_in_one_piece", once);
-	a.rows = 1, a.n_kv_heads = 8;
-	for (uint32_t len : lens)
-		short_pieces = short_pieces && longest_piece<64>(a, len) <= std::max(13u, (len / STEP_PAGE + 16) / 16) &&
-			       step_n_units(a, step_serial_of<64>(a, len)) == (len > 1536 ? 128u : 64u);
-	report("test_a_long_row_is_in_sixteen_pieces", short_pieces);
+}
+
+uint32_t serial_of(uint32_t n_kv_heads, const std::vector<uint32_t> &lens)
+{
+	step_args a = {};
+
+	a.rows = (uint32_t)lens.size(), a.n_kv_heads = n_kv_heads;
+	return step_division_of<64>(a, 132, lengths_of(lens)).serial;
+}
+
+/* A long row gives work to all 132 blocks; equal rows are not cut further than it takes. */
+void claim_pieces(void)
+{
+	bool good = true;
+
+	for (uint32_t len : lens_of_rows)
+		good = good && serial_of(8, {len}) == (len > 1537 ? 2 : 1);
+	report("test_a_long_row_of_eight_heads_is_in_sixteen_pieces", good);
+	report("test_a_long_row_of_two_heads_is_in_64_pieces", serial_of(2, {32768}) == 8 && serial_of(2, {1024}) == 1);
+	report("test_one_long_row_among_short_ones_is_in_more_pieces", serial_of(8, {100, 32768, 100, 100}) == 8);
+	report("test_equal_rows_are_merged_by_columns", serial_of(8, {32768, 32768}) == 2 && serial_of(8,
+		std::vector<uint32_t>(8, 131072)) == 2);
 }
 
 /* Models of one and of two layers take turns on one stream, with other tokens in each step. */
@@ -533,6 +549,8 @@ int main(int argc, char **argv)
 		{"test_seven_heads_a_group_and_896_columns", {2, 9, 2, 896, 1216, 128, 14, 2, 64, true, false, {70, 9}}, 2},
 		{"test_one_row_of_896_columns", {1, 5, 1, 896, 4864, 128, 14, 2, 64, true, false, {20}}, 2},
 		{"test_six_heads_of_128_a_group", {1, 10, 1, 1536, 2240, 128, 12, 2, 128, true, false, {900}}, 2},
+		{"test_pieces_of_one_long_row_are_gathered", {4, 20, 1, 512, 512, 128, 8, 2, 64, false, false, {5, 5200, 0, 40}}, 2},
+		{"test_pieces_of_one_row_of_one_head_are_gathered", {1, 32, 1, 1024, 512, 128, 8, 1, 128, false, false, {7000}}, 2},
 		{"test_more_blocks_than_tiles", {2, 40, 1, 512, 512, 64, 8, 2, 64, false, false, {40, 5}}, 2},
 	};
 
@@ -541,7 +559,7 @@ int main(int argc, char **argv)
 			claim(claims[i].name, claims[i].s, claims[i].n_steps);
 	if (argc < 2)
 		claim_two_models("test_models_of_other_sizes_take_turns"), claim_changing_lengths("test_a_row_is_divided_anew"),
-			claim_division();
+			claim_division(), claim_pieces();
 	printf("1..%u\n", n_claims);
 	return n_failed > 0;
 }
