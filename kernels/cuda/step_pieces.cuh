@@ -57,13 +57,15 @@ STEP_INLINE void step_lse_weigh(const step_args &a, const uint32_t (&l)[STEP_PIE
 	w[1] *= total;
 }
 
-/* A lane of each column looks until its pieces' first words are there: pieces end at other times, and lanes that
+/* As step_gate, of a lane of each column, for its pieces' first words: pieces end at other times, and lanes that
  * look for all of a late one's words keep memory from those who still read history. */
-STEP_INLINE void step_gate_pieces(const step_worker &k, const uint32_t *p, const uint32_t *p2)
+STEP_INLINE void step_gate_pieces(const step_worker &k, const uint32_t *p, const uint32_t *p2, bool there)
 {
 	uint32_t n = 0;
 	uint64_t since = 0;
 
+	if (step_all_lanes(there))
+		return;
 	if (k.q == 0)
 		while ((step_ldx_4(p) == STEP_EMPTY) | (step_ldx_4(p2) == STEP_EMPTY))
 			step_spin(n, since, 21);
@@ -83,11 +85,11 @@ STEP_INLINE void step_x_merge(const step_args &a, const step_worker &k, step_x<N
 	step_lse<N> lse;
 	step_raw<N, false> u, v;
 
-	if (mine)
-		step_gate_pieces(k, p, p2);
 	step_raw_load(k, u, p, mine);
 	step_raw_load(k, v, p2, k.division.serial > 1 ? mine : 0);
 	step_lse_load<N, DIM>(a, k, lse, region + r.lse, first, mine, false);
+	if (mine)
+		step_gate_pieces(k, p, p2, step_raw_is_whole(u) && step_raw_is_whole(v));
 	step_raw_ensure(a, k, u, p, 22);
 	step_raw_ensure(a, k, v, p2, 23);
 	step_lse_load<N, DIM>(a, k, lse, region + r.lse, first, mine, true);

@@ -180,8 +180,8 @@ STEP_INLINE void step_inner_product(const step_args &a, step_worker &k, step_x<N
 	if (step_n_of(mine) == 0)
 		return;
 	if (!merges) {
-		step_gate(a, p, 31);
 		step_raw_load(k, next, p, step_my_stages(k, cols, 0, N));
+		step_gate(a, p, step_raw_is_whole(next), 31);
 	}
 #pragma unroll 1
 	for (uint32_t c = 0; c < stages; c += N) {

@@ -230,6 +230,11 @@ STEP_INLINE uint32_t step_of_lane(uint32_t v, uint32_t lane)
 	return __shfl_sync(~0u, v, lane);
 }
 
+STEP_INLINE bool step_all_lanes(bool v)
+{
+	return __all_sync(~0u, v);
+}
+
 STEP_INLINE void step_meet_warp(void)
 {
 	__syncwarp();

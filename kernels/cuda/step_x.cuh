@@ -62,6 +62,16 @@ STEP_INLINE void step_raw_load(const step_worker &k, step_raw<N, ONE> &x, const 
 	}
 }
 
+template <int N, bool ONE> STEP_INLINE bool step_raw_is_whole(const step_raw<N, ONE> &x)
+{
+	bool whole = true;
+
+#pragma unroll
+	for (int i = 0; i < (ONE ? N / 4 : 2 * N); i++)
+		whole = whole && step_is_whole(x.v[i]);
+	return whole;
+}
+
 /* Until no word is EMPTY. Only what is not there is asked for again. */
 template <int N, bool ONE>
 STEP_INLINE void step_raw_ensure(
@@ -106,9 +116,12 @@ STEP_INLINE void step_raw_spread(const step_worker &k, const step_raw<N, ONE> &r
 	}
 }
 
-/* One lane looks until its first words are there, then all load: 32 that look keep the words from arriving. */
-STEP_INLINE void step_gate(const step_args &a, const uint32_t *p, uint32_t where)
+/* Where words that all lanes asked for are not there, one lane looks until its first ones are, before all ask again:
+ * 32 that look keep the words from arriving. A block that is late finds them at once. */
+STEP_INLINE void step_gate(const step_args &a, const uint32_t *p, bool there, uint32_t where)
 {
+	if (step_all_lanes(there))
+		return;
 	if (threadIdx.x % 32 == 0)
 		step_get_16(p, where);
 	step_meet_warp();
@@ -132,11 +145,11 @@ STEP_INLINE void step_x_norm(const step_args &a, step_worker &k, step_x<N> &x, c
 			g.v[s][h] = (uint32_t)s < mine
 				? step_ldc_16(weight + 2 * (k.warp * 32 + k.q * 4 + s * 256 + h * 16))
 				: make_uint4(0, 0, 0, 0);
-	if (computed)
-		step_gate(a, p, 10 + which);
 	step_raw_load(k, raw, p, mine);
-	if (computed)
+	if (computed) {
+		step_gate(a, p, step_raw_is_whole(raw), 10 + which);
 		step_raw_ensure(a, k, raw, p, 12 + which);
+	}
 	step_raw_spread(k, raw, x);
 #pragma unroll
 	for (int s = 0; s < N; s++)

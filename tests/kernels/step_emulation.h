@@ -380,6 +380,15 @@ static inline uint32_t step_of_lane(uint32_t v, uint32_t lane)
 	return emulated_meet(&v, 1)[lane][0];
 }
 
+static inline bool step_all_lanes(bool v)
+{
+	const uint32_t word = v, (*all)[6] = emulated_meet(&word, 1);
+
+	for (uint32_t lane = 0; lane < 32; lane++)
+		v = v && all[lane][0];
+	return v;
+}
+
 static inline void step_meet_warp(void)
 {
 	emulated_meet(NULL, 0);
