@@ -269,13 +269,14 @@ static bool step_has_own(const struct op_decode_step *a, uint32_t grid)
 	return a->embedding.cols / STEP_GROUP <= 2 * STEP_OWN_MAX * grid;
 }
 
-/* As many blocks as there are multiprocessors, or a few less if rows are shared out more evenly then. */
+/* As many blocks as there are multiprocessors, or a few less if rows are shared out more evenly then; but 128 of 132,
+ * as a long row is in 128 pieces of all kv heads. */
 static uint32_t step_grid(struct stream *stream, const struct op_decode_step *a)
 {
 	const uint32_t n_sms = cuda_limits(stream)->n_sms;
 	uint32_t best = n_sms;
 
-	for (uint32_t grid = n_sms; grid >= n_sms - n_sms / 16; grid--)
+	for (uint32_t grid = n_sms; grid >= n_sms - n_sms / 32; grid--)
 		if (step_has_own(a, grid) && step_most(a, grid) <= step_most(a, best))
 			best = grid;
 	return best;
