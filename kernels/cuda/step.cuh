@@ -61,7 +61,7 @@ enum {
 	STEP_STAGES_MAX = 13,
 	STEP_IN_FLIGHT = 3,
 	STEP_IN_FLIGHT_FULL = 2, /* while less than half of the ring is empty */
-	STEP_IN_FLIGHT_PAGES = 5, /* of history, while half of the ring is empty: nobody here waits for words then */
+	STEP_IN_FLIGHT_PAGES = 5, /* of history, while a quarter of the ring is empty: nobody here waits for words then */
 	STEP_LAYERS_MAX = 64,
 	STEP_OWN_MAX = MIMEO_STEP_OWN_MAX, /* tiles of o or down of a block */
 	STEP_PIECES_SERIAL = 2, /* pieces that a column of x merges, at most */

@@ -49,23 +49,24 @@ STEP_INLINE uint32_t step_tile_stages(const step_tile &t, uint32_t n)
 
 /* ---- the ring ---- */
 
-/* Is half of the ring empty? */
-STEP_INLINE bool step_feed_has_room(const step_args &a, const step_feed &f)
+/* Are more than so many stages empty? */
+STEP_INLINE bool step_feed_has_room(const step_args &a, const step_feed &f, uint32_t stages)
 {
-	const uint32_t there = f.to.index + a.n_stages / 2;
+	const uint32_t there = f.to.index + stages;
 	const bool wraps = there >= a.n_stages;
 
 	return step_has_ended(f.at.empty + (wraps ? there - a.n_stages : there) * 8, f.to.parity ^ 1 ^ wraps);
 }
 
-/* Of one lane: the next stage may be filled, with so many bytes, where at most `most` are in flight. Its barrier. */
-STEP_INLINE uint32_t step_feed_begin(const step_args &a, step_feed &f, uint32_t bytes, uint32_t most)
+/* Of one lane: the next stage may be filled, with so many bytes; at most `most` are in flight while more than `room`
+ * stages are empty. Its barrier. */
+STEP_INLINE uint32_t step_feed_begin(const step_args &a, step_feed &f, uint32_t bytes, uint32_t most, uint32_t room)
 {
 	const uint32_t barrier = f.at.full + f.to.index * 8;
 	uint32_t limit;
 
 	step_wait(f.at.empty + f.to.index * 8, f.to.parity ^ 1, 1);
-	limit = step_feed_has_room(a, f) ? most : STEP_IN_FLIGHT_FULL;
+	limit = step_feed_has_room(a, f, room) ? most : STEP_IN_FLIGHT_FULL;
 #pragma unroll 1
 	for (; f.n_in_flight >= limit; f.n_in_flight--) {
 		step_wait(f.at.full + f.landed.index * 8, f.landed.parity, 2);
@@ -80,7 +81,7 @@ STEP_INLINE uint32_t step_feed_begin(const step_args &a, step_feed &f, uint32_t 
 STEP_INLINE void step_feed_stage(const step_args &a, step_feed &f, const step_boxes &b)
 {
 	const uint32_t to = f.at.ring + f.to.index * STEP_STAGE;
-	const uint32_t barrier = step_feed_begin(a, f, STEP_STAGE, STEP_IN_FLIGHT);
+	const uint32_t barrier = step_feed_begin(a, f, STEP_STAGE, STEP_IN_FLIGHT, a.n_stages / 2);
 
 	step_box_4(to, b.map, barrier, f.policy, 0, b.group[0], b.row[0], b.layer);
 	step_box_4(to + STEP_STAGE / 2, b.map, barrier, f.policy, 0, b.group[1], b.row[1], b.layer);
@@ -170,7 +171,7 @@ STEP_INLINE void step_feed_unit(
 		}
 		const uint32_t page = step_feed_page(a, (int32_t)step_of_lane((uint32_t)pages, (p + lane / GROUPS) % 32));
 		if (lane == 0)
-			step_feed_begin(a, f, n * GROUPS * BOX, STEP_IN_FLIGHT_PAGES);
+			step_feed_begin(a, f, n * GROUPS * BOX, STEP_IN_FLIGHT_PAGES, a.n_stages / 4);
 		step_meet_warp();
 		if (lane < n * GROUPS)
 			step_box_4(f.at.ring + f.to.index * STEP_STAGE + lane * BOX, &a.kv[layer],
