@@ -12,16 +12,16 @@ struct grouped_instance {
 };
 
 static const struct grouped_instance kernels[] = {
-	{grouped<8, false>, false, 8},
-	{grouped<32, false>, false, 32},
-	{grouped<64, false>, false, 64},
-	{grouped<128, false>, false, 128},
-	{grouped<256, false>, false, 256},
-	{grouped<8, true>, true, 8},
-	{grouped<32, true>, true, 32},
-	{grouped<64, true>, true, 64},
-	{grouped<128, true>, true, 128},
-	{grouped<256, true>, true, 256},
+	{grouped<plain_rows<8, false>>, false, 8},
+	{grouped<plain_rows<32, false>>, false, 32},
+	{grouped<plain_rows<64, false>>, false, 64},
+	{grouped<plain_rows<128, false>>, false, 128},
+	{grouped<plain_rows<256, false>>, false, 256},
+	{grouped<plain_rows<8, true>>, true, 8},
+	{grouped<plain_rows<32, true>>, true, 32},
+	{grouped<plain_rows<64, true>>, true, 64},
+	{grouped<plain_rows<128, true>>, true, 128},
+	{grouped<plain_rows<256, true>>, true, 256},
 };
 
 enum { N_KERNELS = sizeof(kernels) / sizeof(kernels[0]) };

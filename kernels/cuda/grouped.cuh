@@ -71,9 +71,15 @@ struct grouped_args {
 	uint32_t ring_bytes;
 };
 
+/*
+ * W is a form of weights, so far plain_rows: n, the most pairs of a tile; gated; of
+ * a stage the boxes of x and the bytes of a row of W, and in W's maps the columns from one stage to the next
+ * and the rows of W that are one row; multiply, the sums of a tile.
+ */
+
 /* N: most pairs of a tile. */
 template <int N> struct grouped_shape {
-	static constexpr uint32_t x_bytes = N * ROW_BYTES;
+	static constexpr uint32_t x_bytes = N * ROW_BYTES; /* of 64 columns */
 	static constexpr int rows = (N + FEED_ROWS - 1) / FEED_ROWS; /* of x, a feeder's */
 	static constexpr int fragments = N < OUT_TOKENS ? N / 8 : OUT_TOKENS / 8;
 	static constexpr int outs = N < OUT_TOKENS ? 1 : N / OUT_TOKENS;
@@ -92,7 +98,8 @@ struct grouped_block {
 	const grouped_lists *of;
 	uint32_t ring, full, empty, landed, out;
 	uint32_t stage_bytes, n_stages;
-	uint32_t height; /* of tiles, in rows of W */
+	uint32_t w_bytes; /* W's part of a stage; x's is behind it */
+	uint32_t height;  /* of tiles, in rows of W */
 	uint32_t n_high; /* tiles above each other */
 	uint32_t n_tiles, n_chunks;
 };
@@ -160,16 +167,15 @@ template <int N> __device__ static inline uint32_t list_parts(uint32_t n_experts
 }
 
 /* All threads. */
-template <int N, bool GATED>
-__device__ static inline void list_tiles(const grouped_args &a, grouped_lists &l)
+template <class W> __device__ static inline void list_tiles(const grouped_args &a, grouped_lists &l)
 {
 	for (uint32_t e = threadIdx.x; e <= a.n_experts; e += THREADS)
 		l.starts[e] = (uint32_t)a.expert_start[e];
 	__syncthreads();
 	if (threadIdx.x < WARP) {
-		const uint32_t n_parts = list_parts<N>(a.n_experts, l);
+		const uint32_t n_parts = list_parts<W::n>(a.n_experts, l);
 
-		l.height = a.low ? height_for(n_parts, GATED ? 2 * a.n : a.n) : TILE_ROWS;
+		l.height = a.low ? height_for(n_parts, W::gated ? 2 * a.n : a.n) : TILE_ROWS;
 	}
 	__syncthreads();
 }
@@ -177,28 +183,28 @@ __device__ static inline void list_tiles(const grouped_args &a, grouped_lists &l
 /* ---- the warps that fetch ---- */
 
 /* `first`: row of W_e; gated: of both halves in turn. */
-template <bool GATED>
+template <class W>
 __device__ static inline void copy_w(const void *map, uint32_t to, uint32_t full, uint32_t chunk,
 	uint32_t first, uint32_t expert)
 {
-	if (GATED)
-		copy_box_5(to, map, full, chunk * COLS, first / 16, expert);
+	if (W::gated)
+		copy_box_5(to, map, full, chunk * W::map_cols, first / 16, expert);
 	else
-		copy_box_3(to, map, full, chunk * COLS, first, expert);
+		copy_box_3(to, map, full, chunk * W::map_cols, first / W::map_rows, expert);
 }
 
-template <bool GATED>
+template <class W>
 __device__ static inline void fetch_w(const grouped_args &a, const grouped_block &b,
 	const grouped_tile &t, uint32_t chunk, uint32_t index)
 {
 	const uint32_t to = b.ring + index * b.stage_bytes, full = b.full + index * 8;
 	const uint32_t first = t.above * b.height;
 
-	barrier_expect(full, b.height * ROW_BYTES);
+	barrier_expect(full, b.height * W::row_bytes);
 	if (b.height == TILE_ROWS)
-		return copy_w<GATED>(&a.w, to, full, chunk, first, t.expert);
+		return copy_w<W>(&a.w, to, full, chunk, first, t.expert);
 	for (uint32_t row = 0; row < b.height; row += LOW_ROWS)
-		copy_w<GATED>(&a.w_low, to + row * ROW_BYTES, full, chunk, first + row, t.expert);
+		copy_w<W>(&a.w_low, to + row * W::row_bytes, full, chunk, first + row, t.expert);
 }
 
 /* A feeder's rows of a tile's x; it copies 8 columns of each. All are loaded together. */
@@ -216,14 +222,14 @@ __device__ static inline void find_rows(
 		rows[i] = first + i * FEED_ROWS < t.n ? rows[i] / a.x_div : ~0u;
 }
 
+/* 64 columns of the rows, from `col` on, to `to`. */
 template <int N>
-__device__ static inline void fetch_x(const grouped_args &a, const grouped_block &b, uint32_t chunk,
-	uint32_t index, const uint32_t (&rows)[grouped_shape<N>::rows])
+__device__ static inline void copy_x(
+	const grouped_args &a, uint32_t to, uint32_t col, const uint32_t (&rows)[grouped_shape<N>::rows])
 {
 	const uint32_t first = (threadIdx.x - (THREADS - FEEDERS)) / 8, pack = threadIdx.x % 8;
-	const uint32_t col = chunk * COLS + pack * 8;
-	const uint32_t to = b.ring + index * b.stage_bytes + b.height * ROW_BYTES;
 
+	col += pack * 8;
 #pragma unroll
 	for (int i = 0; i < grouped_shape<N>::rows; i++) {
 		const uint32_t row = first + i * FEED_ROWS;
@@ -232,21 +238,32 @@ __device__ static inline void fetch_x(const grouped_args &a, const grouped_block
 			copy_16(to + row * ROW_BYTES + (pack ^ row % 8) * 16,
 				a.x + (size_t)rows[i] * a.k + col, col < a.k);
 	}
+}
+
+template <class W>
+__device__ static inline void fetch_x(const grouped_args &a, const grouped_block &b, uint32_t chunk,
+	uint32_t index, const uint32_t (&rows)[grouped_shape<W::n>::rows])
+{
+	const uint32_t to = b.ring + index * b.stage_bytes + b.w_bytes;
+
+#pragma unroll
+	for (uint32_t i = 0; i < W::boxes; i++)
+		copy_x<W::n>(a, to + i * grouped_shape<W::n>::x_bytes, (chunk * W::boxes + i) * COLS, rows);
 	barrier_arrive_behind_copies(b.landed + index * 8);
 }
 
-template <int N> __device__ static inline void feed_x(const grouped_args &a, const grouped_block &b)
+template <class W> __device__ static inline void feed_x(const grouped_args &a, const grouped_block &b)
 {
-	uint32_t rows[grouped_shape<N>::rows];
+	uint32_t rows[grouped_shape<W::n>::rows];
 	ring_stage s = {};
 
 	for (uint32_t i = blockIdx.x; i < b.n_tiles; i += gridDim.x) {
-		const grouped_tile t = tile_of<N>(b, a.n_experts, i);
+		const grouped_tile t = tile_of<W::n>(b, a.n_experts, i);
 
-		find_rows<N>(a, t, rows);
+		find_rows<W::n>(a, t, rows);
 		for (uint32_t chunk = 0; chunk < b.n_chunks; chunk++) {
 			barrier_wait(b.empty + s.index * 8, s.parity ^ 1);
-			fetch_x<N>(a, b, chunk, s.index, rows);
+			fetch_x<W>(a, b, chunk, s.index, rows);
 			s.next(b.n_stages);
 		}
 	}
@@ -272,20 +289,19 @@ __device__ static inline void next(const grouped_args &a, const grouped_block &b
 
 /* Called by one thread: loads W, and signals the stages whose x has arrived. It polls both, so that neither
  * delays the other. */
-template <int N, bool GATED>
-__device__ static inline void feed_w(const grouped_args &a, const grouped_block &b)
+template <class W> __device__ static inline void feed_w(const grouped_args &a, const grouped_block &b)
 {
 	uint32_t n_passed = 0;
 	ring_stage s = {}, oldest = {};
 	grouped_cursor at = {0, blockIdx.x, 0, {}};
 
 	if (at.i < b.n_tiles)
-		at.t = tile_of<N>(b, a.n_experts, at.i);
+		at.t = tile_of<W::n>(b, a.n_experts, at.i);
 	while (at.i < b.n_tiles || n_passed < at.n) {
 		if (at.i < b.n_tiles && barrier_done(b.empty + s.index * 8, s.parity ^ 1)) {
-			fetch_w<GATED>(a, b, at.t, at.chunk, s.index);
+			fetch_w<W>(a, b, at.t, at.chunk, s.index);
 			s.next(b.n_stages);
-			next<N>(a, b, at);
+			next<W::n>(a, b, at);
 		}
 		if (n_passed < at.n && barrier_done(b.landed + oldest.index * 8, oldest.parity)) {
 			order_before_products();
@@ -307,8 +323,7 @@ __device__ static inline void release(const grouped_block &b, uint32_t index)
 /* The sums of this warpgroup's rows of W over all columns; USED: columns of pairs, at least as many
  * as the tile has. */
 template <int N, int USED>
-__device__ static inline void multiply(
-	const grouped_args &a, const grouped_block &b, ring_stage &s, float (&sums)[N / 8][4])
+__device__ static inline void multiply(const grouped_block &b, ring_stage &s, float (&sums)[N / 8][4])
 {
 	const uint32_t group = threadIdx.x / 128;
 	uint32_t before = 0;
@@ -319,7 +334,7 @@ __device__ static inline void multiply(
 	for (uint32_t chunk = 0; chunk < b.n_chunks; chunk++) {
 		const uint32_t at = b.ring + s.index * b.stage_bytes;
 		const uint64_t w = rows_at(at + group * GROUP_ROWS * ROW_BYTES);
-		const uint64_t x = rows_at(at + b.height * ROW_BYTES);
+		const uint64_t x = rows_at(at + b.w_bytes);
 
 		barrier_wait(b.full + s.index * 8, s.parity);
 		settle(sums);
@@ -338,6 +353,33 @@ __device__ static inline void multiply(
 	products_wait<0>();
 	settle(sums);
 	release(b, before);
+}
+
+/* Multiply as many of a tile's N columns as there are pairs. */
+template <int N>
+__device__ static inline void multiply_used(
+	const grouped_block &b, const grouped_tile &t, ring_stage &s, float (&sums)[N / 8][4])
+{
+	if constexpr (N <= 64)
+		return multiply<N, N>(b, s, sums);
+	if constexpr (N == 128) {
+		if (t.n <= 64)
+			return multiply<N, 64>(b, s, sums);
+		if (t.n <= 96)
+			return multiply<N, 96>(b, s, sums);
+		return multiply<N, 128>(b, s, sums);
+	}
+	if constexpr (N == 256) {
+		if (t.n <= 128)
+			return multiply<N, 128>(b, s, sums);
+		if (t.n <= 160)
+			return multiply<N, 160>(b, s, sums);
+		if (t.n <= 192)
+			return multiply<N, 192>(b, s, sums);
+		if (t.n <= 224)
+			return multiply<N, 224>(b, s, sums);
+		return multiply<N, 256>(b, s, sums);
+	}
 }
 
 /* Skip a tile without rows for this warpgroup. */
@@ -425,45 +467,17 @@ __device__ static inline void store_tile(const grouped_args &a, const grouped_bl
 	}
 }
 
-/* Multiply as many of a tile's N columns as there are pairs. */
-template <int N>
-__device__ static inline void multiply_used(const grouped_args &a, const grouped_block &b,
-	const grouped_tile &t, ring_stage &s, float (&sums)[N / 8][4])
+template <class W> __device__ static inline void multiply_all(const grouped_args &a, const grouped_block &b)
 {
-	if constexpr (N <= 64)
-		return multiply<N, N>(a, b, s, sums);
-	if constexpr (N == 128) {
-		if (t.n <= 64)
-			return multiply<N, 64>(a, b, s, sums);
-		if (t.n <= 96)
-			return multiply<N, 96>(a, b, s, sums);
-		return multiply<N, 128>(a, b, s, sums);
-	}
-	if constexpr (N == 256) {
-		if (t.n <= 128)
-			return multiply<N, 128>(a, b, s, sums);
-		if (t.n <= 160)
-			return multiply<N, 160>(a, b, s, sums);
-		if (t.n <= 192)
-			return multiply<N, 192>(a, b, s, sums);
-		if (t.n <= 224)
-			return multiply<N, 224>(a, b, s, sums);
-		return multiply<N, 256>(a, b, s, sums);
-	}
-}
-
-template <int N, bool GATED>
-__device__ static inline void multiply_all(const grouped_args &a, const grouped_block &b)
-{
-	typedef grouped_shape<N> S;
+	typedef grouped_shape<W::n> S;
 	const uint32_t lane = threadIdx.x % WARP;
 	const bool high = threadIdx.x / 128 * GROUP_ROWS < b.height;
-	float sums[N / 8][4];
+	float sums[W::n / 8][4];
 	int32_t pairs[S::outs];
 	ring_stage s = {};
 
 	for (uint32_t i = blockIdx.x; i < b.n_tiles; i += gridDim.x) {
-		const grouped_tile t = tile_of<N>(b, a.n_experts, i);
+		const grouped_tile t = tile_of<W::n>(b, a.n_experts, i);
 
 		if (!high) {
 			pass_by(b, s);
@@ -472,8 +486,8 @@ __device__ static inline void multiply_all(const grouped_args &a, const grouped_
 #pragma unroll
 		for (int j = 0; j < S::outs; j++)
 			pairs[j] = a.pairs[t.first + min(j * OUT_TOKENS + lane, t.n - 1)];
-		multiply_used<N>(a, b, t, s, sums);
-		store_tile<N, GATED>(a, b, t, sums, pairs);
+		W::multiply(b, t, s, sums);
+		store_tile<W::n, W::gated>(a, b, t, sums, pairs);
 	}
 }
 
@@ -492,11 +506,11 @@ __device__ static inline void barriers_init(uint32_t full, uint32_t empty, uint3
 	}
 }
 
-template <int N, bool GATED>
+template <class W>
 __device__ static inline grouped_block block_make(
 	const grouped_args &a, const grouped_lists &l, uint32_t ring, uint32_t barriers)
 {
-	const uint32_t rows = GATED ? 2 * a.n : a.n, n_parts = l.parts[a.n_experts];
+	const uint32_t rows = W::gated ? 2 * a.n : a.n, n_parts = l.parts[a.n_experts];
 	grouped_block b;
 
 	b.of = &l;
@@ -506,17 +520,34 @@ __device__ static inline grouped_block block_make(
 	b.landed = barriers + 2 * STAGES_MAX * 8;
 	b.out = ring + a.ring_bytes;
 	b.height = l.height;
-	b.stage_bytes = b.height * ROW_BYTES + grouped_shape<N>::x_bytes;
+	b.w_bytes = (b.height * W::row_bytes + 1023) / 1024 * 1024; /* where x may begin */
+	b.stage_bytes = b.w_bytes + W::boxes * grouped_shape<W::n>::x_bytes;
 	b.n_stages = min(a.ring_bytes / b.stage_bytes, (uint32_t)STAGES_MAX);
 	b.n_high = (rows + b.height - 1) / b.height;
 	b.n_tiles = n_parts * b.n_high;
-	b.n_chunks = (a.k + COLS - 1) / COLS;
+	b.n_chunks = (a.k + W::boxes * COLS - 1) / (W::boxes * COLS);
 	return b;
 }
 
 #endif
 
-template <int N, bool GATED>
+/* ---- plain weights ---- */
+
+template <int N, bool GATED> struct plain_rows {
+	static constexpr int n = N;
+	static constexpr bool gated = GATED;
+	static constexpr uint32_t boxes = 1, row_bytes = ROW_BYTES, map_cols = COLS, map_rows = 1;
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+	__device__ static inline void multiply(
+		const grouped_block &b, const grouped_tile &t, ring_stage &s, float (&sums)[N / 8][4])
+	{
+		multiply_used<N>(b, t, s, sums);
+	}
+#endif
+};
+
+template <class W>
 static __global__ void __launch_bounds__(THREADS, 1) grouped(const __grid_constant__ grouped_args a)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -533,14 +564,14 @@ static __global__ void __launch_bounds__(THREADS, 1) grouped(const __grid_consta
 		prefetch_map(&a.w_low);
 	}
 	overlap_wait();
-	list_tiles<N, GATED>(a, l);
-	const grouped_block b = block_make<N, GATED>(a, l, at + skip, shared_address(barriers));
+	list_tiles<W>(a, l);
+	const grouped_block b = block_make<W>(a, l, at + skip, shared_address(barriers));
 	if (threadIdx.x / WARP < WARPS)
-		multiply_all<N, GATED>(a, b);
+		multiply_all<W>(a, b);
 	else if (threadIdx.x >= THREADS - FEEDERS)
-		feed_x<N>(a, b);
+		feed_x<W>(a, b);
 	else if (threadIdx.x % WARP == 0)
-		feed_w<N, GATED>(a, b);
+		feed_w<W>(a, b);
 #endif
 }
 
