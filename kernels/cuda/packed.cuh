@@ -8,6 +8,7 @@
  */
 
 #include "kernels/cuda/kernel.cuh"
+#include "kernels/cuda/skinny_ptx.cuh"
 #include "kernels/packed.h"
 
 template <enum packed_kind KIND> struct packed_format {
@@ -70,6 +71,40 @@ __device__ __forceinline__ uint32_t zeros_of(uint32_t factor_bits)
 template <class F> __device__ __forceinline__ float factor_of(uint32_t bits)
 {
 	return __uint_as_float(F::is_u4 ? bits & ~PACKED_ZERO_BITS : bits);
+}
+
+/* Two widened numbers times their row's factor, rounded. */
+__device__ __forceinline__ uint32_t scaled(uint32_t pair, float factor)
+{
+	return pack_2(__uint_as_float(pair << 16) * factor, __uint_as_float(pair & 0xffff0000u) * factor);
+}
+
+/* A warp's operands, of columns [64 half, + 64): those of the units of its lower and of its upper 8 rows in shared
+ * memory, in the order of an operand a of 16 rows. */
+template <class F>
+__device__ static inline void widen_half(uint32_t (&to)[4][4], uint32_t lower, uint32_t upper, int half)
+{
+	const uint32_t lane = threadIdx.x % WARP, at = lane * 16 + (F::is_u4 ? half * 8 : half * PACKED_FRAGMENT_BYTES);
+	const uint32_t units[2] = {lower, upper};
+
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		uint32_t words[4][2];
+
+		if constexpr (F::is_u4) {
+			const uint32_t zeros = zeros_of(load_4(units[i] + F::code_bytes + lane / 4 * 4));
+			const uint2 v = load_8(units[i] + at);
+
+			widen_fragment(words, v.x, v.y, zeros);
+		} else {
+			widen_fragment(words, load_16(units[i] + at));
+		}
+#pragma unroll
+		for (int j = 0; j < 4; j++) {
+			to[j][i] = words[j][0];
+			to[j][2 + i] = words[j][1];
+		}
+	}
 }
 
 #endif

@@ -79,33 +79,6 @@ template <class S, bool GATED> __device__ static inline void fetch_packed(const 
 
 /* ---- the warpgroups that multiply ---- */
 
-/* Operands of the unit's columns [64 half, + 64), from the units of this warp's lower and upper 8 rows. */
-template <class F>
-__device__ static inline void widen_half(uint32_t (&to)[4][4], uint32_t lower, uint32_t upper, int half)
-{
-	const uint32_t lane = threadIdx.x % WARP, at = lane * 16 + (F::is_u4 ? half * 8 : half * PACKED_FRAGMENT_BYTES);
-	const uint32_t units[2] = {lower, upper};
-
-#pragma unroll
-	for (int i = 0; i < 2; i++) {
-		uint32_t words[4][2];
-
-		if constexpr (F::is_u4) {
-			const uint32_t zeros = zeros_of(load_4(units[i] + F::code_bytes + lane / 4 * 4));
-			const uint2 v = load_8(units[i] + at);
-
-			widen_fragment(words, v.x, v.y, zeros);
-		} else {
-			widen_fragment(words, load_16(units[i] + at));
-		}
-#pragma unroll
-		for (int j = 0; j < 4; j++) {
-			to[j][i] = words[j][0];
-			to[j][2 + i] = words[j][1];
-		}
-	}
-}
-
 /* sums += the unit's product; x: its two boxes. */
 template <class S>
 __device__ static inline void multiply_unit(float (&sums)[S::n / 8][4], uint32_t lower, uint32_t upper, uint32_t x)

@@ -23,11 +23,6 @@ struct widen_args {
 
 #if __CUDA_ARCH__ >= 900
 
-__device__ static inline uint32_t scaled(uint32_t pair, float factor)
-{
-	return pack_2(__uint_as_float(pair << 16) * factor, __uint_as_float(pair & 0xffff0000u) * factor);
-}
-
 template <class F> __device__ static inline void widen_unit(const widen_args &a, uint64_t index)
 {
 	const uint32_t lane = threadIdx.x % WARP, row = lane / 4, across = a.cols / PACKED_COLS;
