@@ -212,13 +212,21 @@ bool moe_group_fits(const struct op_moe_group *a)
 	       a->n_tokens <= INT32_MAX / a->n_active;
 }
 
+/* Of n matrices, one below the other: of a unit all rows are one's. */
+static bool checks_weights(const struct weight *w, uint32_t n)
+{
+	if (w->rows % n)
+		return false;
+	return checks_weight(w) || (checks_packed(w) && !w->factors && packed_fits(w->rows / n, w->cols));
+}
+
 bool expert_gemm_fits(const struct op_expert_gemm *a)
 {
 	if (!a->x || !a->y || !a->expert_start || !a->pairs || !a->n_experts || !a->n_active)
 		return false;
 	if (a->x_div != 1 && a->x_div != a->n_active)
 		return false;
-	return checks_weight(&a->w) && a->w.rows % a->n_experts == 0 && a->w.cols <= INT32_MAX &&
+	return checks_weights(&a->w, a->n_experts) && a->w.cols <= INT32_MAX &&
 	       a->n_tokens <= INT32_MAX / a->n_active;
 }
 
@@ -227,7 +235,8 @@ bool expert_gated_gemm_fits(const struct op_expert_gated_gemm *a)
 	const struct op_expert_gemm gemm = {a->x, a->n_active, a->w, a->expert_start, a->pairs,
 		a->y, a->n_tokens, a->n_active, a->n_experts};
 
-	return expert_gemm_fits(&gemm) && a->gate_up && a->w.rows / a->n_experts % 2 == 0;
+	return expert_gemm_fits(&gemm) && a->gate_up && a->w.rows / a->n_experts % 2 == 0 &&
+	       checks_weights(&a->w, 2 * a->n_experts);
 }
 
 bool moe_combine_fits(const struct op_moe_combine *a)

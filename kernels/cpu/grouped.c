@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "kernels/cpu/panel.h"
+#include "kernels/packed.h"
 
 /* One product: row i of x and of y as the op has them. */
 struct grouped_product {
@@ -170,7 +171,14 @@ static void expert_gemm_run(const void *args, void *workspace)
 		}, &ws);
 }
 
-CPU_OP(expert_gemm, grouped_workspace_bytes(a->w.cols))
+int cpu_expert_gemm(struct stream *stream, const struct op_expert_gemm *a)
+{
+	static const struct cpu_op op = {.name = "expert_gemm", .run = expert_gemm_run};
+
+	if (!expert_gemm_fits(a) || packed_is(a->w.dtype))
+		return -EINVAL;
+	return cpu_launch(stream, &op, a, sizeof(*a), grouped_workspace_bytes(a->w.cols));
+}
 
 int cpu_expert_gated_gemm(struct stream *stream, const struct op_expert_gated_gemm *a)
 {

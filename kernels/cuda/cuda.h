@@ -99,6 +99,9 @@ int cuda_tensor_map_packed(struct stream *stream, const struct weight *w, uint32
 int cuda_tensor_map_of(struct stream *stream, const void *memory, uint32_t n_dims,
 	const uint64_t *dims, const uint64_t *strides, const uint32_t *box,
 	struct cuda_tensor_map *ret);
+/* The same of words of 8 bytes, which lie in shared memory as they do in the matrix. */
+int cuda_tensor_map_words(struct stream *stream, const void *memory, uint32_t n_dims, const uint64_t *dims,
+	const uint64_t *strides, const uint32_t *box, struct cuda_tensor_map *ret);
 /*
  * The same in four dimensions, for boxes of box_cols columns in shared memory as atoms of 8 rows by
  * 64 columns (32 where box_cols is no multiple of 64), those of the same 8 rows one after the other: {64

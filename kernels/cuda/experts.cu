@@ -2,7 +2,7 @@
 
 /*
  * Products of experts: by grouped.cu if it can (only on 9.0), otherwise by this kernel, for any shape,
- * alignment and device.
+ * alignment and device, but not for packed weights.
  *
  * Grid: (columns of y / 8, experts), which depends on the matrix and not on the choice of experts; block:
  * eight warps, each for one column of y, which is one row of the expert's W (gated: one of the gates and one
@@ -13,6 +13,7 @@
 
 #include "kernels/cuda/grouped.h"
 #include "kernels/cuda/kernel.cuh"
+#include "kernels/packed.h"
 
 enum { WARPS = 8, PAIRS = 8 };
 
@@ -141,6 +142,8 @@ static int experts_launch(
 		return rc ? rc : cuda_launch_end(stream, name);
 	}
 #endif
+	if (packed_is(a->w.dtype))
+		return -ENOTSUP;
 	experts_launch_any(stream, a, gated);
 	return cuda_launch_end(stream, name);
 }

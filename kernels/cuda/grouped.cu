@@ -2,26 +2,33 @@
 
 /* The choice of grouped.cuh's kernel, and its launch. */
 
-#include "kernels/cuda/grouped.cuh"
 #include "kernels/cuda/grouped.h"
+#include "kernels/cuda/grouped_packed.cuh"
 
 struct grouped_instance {
 	void (*run)(grouped_args);
+	enum packed_kind kind; /* of W */
 	bool gated;
 	uint32_t n;
 };
 
+#define PLAIN(N, GATED)                                                                            \
+	{                                                                                          \
+		grouped<plain_rows<N, GATED>>, PACKED_NOT, GATED, N                                \
+	}
+#define PACKED(KIND, N, GATED)                                                                     \
+	{                                                                                          \
+		grouped<packed_units<KIND, N, GATED>>, KIND, GATED, N                              \
+	}
+#define PACKED_KERNELS(KIND, GATED)                                                                \
+	PACKED(KIND, 8, GATED), PACKED(KIND, 32, GATED), PACKED(KIND, 64, GATED), PACKED(KIND, 128, GATED)
+
+/* Of a kind by rising n. */
 static const struct grouped_instance kernels[] = {
-	{grouped<plain_rows<8, false>>, false, 8},
-	{grouped<plain_rows<32, false>>, false, 32},
-	{grouped<plain_rows<64, false>>, false, 64},
-	{grouped<plain_rows<128, false>>, false, 128},
-	{grouped<plain_rows<256, false>>, false, 256},
-	{grouped<plain_rows<8, true>>, true, 8},
-	{grouped<plain_rows<32, true>>, true, 32},
-	{grouped<plain_rows<64, true>>, true, 64},
-	{grouped<plain_rows<128, true>>, true, 128},
-	{grouped<plain_rows<256, true>>, true, 256},
+	PLAIN(8, false), PLAIN(32, false), PLAIN(64, false), PLAIN(128, false), PLAIN(256, false),
+	PLAIN(8, true), PLAIN(32, true), PLAIN(64, true), PLAIN(128, true), PLAIN(256, true),
+	PACKED_KERNELS(PACKED_E4M3_GROUPS, false), PACKED_KERNELS(PACKED_E4M3_GROUPS, true),
+	PACKED_KERNELS(PACKED_U4, false), PACKED_KERNELS(PACKED_U4, true),
 };
 
 enum { N_KERNELS = sizeof(kernels) / sizeof(kernels[0]) };
@@ -59,7 +66,9 @@ static uint32_t grouped_y_cols(const struct op_expert_gemm *a, bool gated)
 
 bool grouped_can(struct stream *stream, const struct op_expert_gemm *a, bool gated)
 {
-	if (!grouped_able(stream) || a->n_experts > EXPERTS_MAX || a->w.dtype != DTYPE_BF16)
+	if (!grouped_able(stream) || a->n_experts > EXPERTS_MAX)
+		return false;
+	if (a->w.dtype != DTYPE_BF16 && !packed_is(a->w.dtype))
 		return false;
 	/* rows of W, x and y are whole 16 bytes */
 	if (a->w.cols % 8 != 0 || grouped_y_cols(a, gated) % 8 != 0)
@@ -75,27 +84,31 @@ static const struct grouped_instance *grouped_kernel_for(const struct op_expert_
 	const uint64_t mean = (n_pairs + a->n_experts - 1) / a->n_experts;
 	const uint64_t usual = mean < 64 ? mean * 2 : mean + mean / 4;
 	const uint64_t most = usual < a->n_tokens ? usual : a->n_tokens;
+	const struct grouped_instance *found = NULL;
 
-	for (uint32_t i = 0; i < N_KERNELS; i++)
-		if (kernels[i].gated == gated && (most <= kernels[i].n || kernels[i].n == 256))
-			return &kernels[i];
-	return NULL;
+	for (uint32_t i = 0; i < N_KERNELS && (!found || found->n < most); i++)
+		if (kernels[i].gated == gated && kernels[i].kind == packed_kind_of(&a->w))
+			found = &kernels[i];
+	return found;
 }
 
+/* W's map: of its numbers, or of its units' words of 8 bytes, where 8 rows are one of the map's. */
 static int grouped_map_w(struct stream *stream, const struct op_expert_gemm *a, bool gated,
 	uint32_t box_rows, struct cuda_tensor_map *ret)
 {
-	const uint64_t n = grouped_y_cols(a, gated), row = (uint64_t)a->w.cols * 2,
-		       e = a->n_experts;
-	const uint64_t plain_dims[] = {a->w.cols, n, e}, plain_strides[] = {row, n * row};
-	const uint32_t plain_box[] = {COLS, box_rows, 1};
-	const uint64_t dims[] = {a->w.cols, 8, 2, n / 8, e};
-	const uint64_t strides[] = {row, n * row, 8 * row, 2 * n * row};
-	const uint32_t box[] = {COLS, 8, 2, box_rows / 16, 1};
+	const bool packed = packed_is(a->w.dtype);
+	const uint32_t unit = packed ? packed_unit_bytes(a->w.dtype, true) : 0, rows = packed ? PACKED_ROWS : 1u;
+	const uint64_t cols = packed ? a->w.cols / PACKED_COLS * (unit / 8) : a->w.cols;
+	const uint32_t box_cols = packed ? unit / 8 : (uint32_t)COLS;
+	const uint64_t n = grouped_y_cols(a, gated), row = cols * (packed ? 8 : 2), e = a->n_experts;
+	const uint64_t plain_dims[] = {cols, n / rows, e}, plain_strides[] = {row, n / rows * row};
+	const uint32_t plain_box[] = {box_cols, box_rows / rows, 1};
+	const uint64_t dims[] = {cols, 8 / rows, 2, n / 8, e};
+	const uint64_t strides[] = {row, n / rows * row, 8 / rows * row, 2 * (n / rows) * row};
+	const uint32_t box[] = {box_cols, 8 / rows, 2, box_rows / 16, 1};
 
-	return gated ? cuda_tensor_map_of(stream, a->w.data, 5, dims, strides, box, ret)
-		     : cuda_tensor_map_of(
-			       stream, a->w.data, 3, plain_dims, plain_strides, plain_box, ret);
+	return (packed ? cuda_tensor_map_words : cuda_tensor_map_of)(stream, a->w.data, gated ? 5 : 3,
+		gated ? dims : plain_dims, gated ? strides : plain_strides, gated ? box : plain_box, ret);
 }
 
 int grouped_launch(struct stream *stream, const struct op_expert_gemm *a, bool gated)

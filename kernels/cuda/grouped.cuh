@@ -4,7 +4,7 @@
 
 /*
  * For each expert's pairs y[p] = x[p / x_div] W_e^T: bf16 in, float32 sums, bf16 out. GATED: y =
- * silu(gate) * up; the first half of W_e's rows are the gates'.
+ * silu(gate) * up; the first half of W_e's rows are the gates'. grouped_packed.cuh has packed weights.
  *
  * Only the device knows how many pairs an expert has. Every block reads where the experts' pairs begin,
  * divides each expert's pairs into the fewest equal parts of at most N, and counts tiles: a tile is a part by
@@ -16,7 +16,7 @@
  * in about as many columns as there are pairs. GATED rows come in groups of eight, gates and ups in
  * turn, by a box of five dimensions, so that the thread with a gate's sum has the up's as well.
  *
- * Four warps load a ring of stages of 64 columns: one thread loads W, by boxes of the copy engine, and three
+ * Four warps load a ring of stages of 64 columns (packed weights: 128): one thread loads W, by boxes of the copy engine, and three
  * warps the rows of x, which are scattered, by copies of 16 bytes per lane. Products see the latter only
  * after a fence: the copies arrive at a separate barrier (`landed`), and the thread that loads W fences and
  * signals the stage. Columns past a tile's pairs are not fetched; their sums are not stored.
@@ -72,7 +72,7 @@ struct grouped_args {
 };
 
 /*
- * W is a form of weights, so far plain_rows: n, the most pairs of a tile; gated; of
+ * W is a form of weights, plain_rows or packed_units (grouped_packed.cuh): n, the most pairs of a tile; gated; of
  * a stage the boxes of x and the bytes of a row of W, and in W's maps the columns from one stage to the next
  * and the rows of W that are one row; multiply, the sums of a tile.
  */

@@ -31,6 +31,13 @@ int cuda_tensor_map_of(struct stream *stream, const void *memory, uint32_t n_dim
 		ret);
 }
 
+int cuda_tensor_map_words(struct stream *stream, const void *memory, uint32_t n_dims, const uint64_t *dims,
+	const uint64_t *strides, const uint32_t *box, struct cuda_tensor_map *ret)
+{
+	return tensor_map_make(stream, memory, CU_TENSOR_MAP_DATA_TYPE_UINT64, CU_TENSOR_MAP_SWIZZLE_NONE, n_dims,
+		dims, strides, box, ret);
+}
+
 int cuda_tensor_map_packed(struct stream *stream, const struct weight *w, uint32_t box_rows, uint32_t box_units,
 	struct cuda_tensor_map *ret)
 {
@@ -39,8 +46,7 @@ int cuda_tensor_map_packed(struct stream *stream, const struct weight *w, uint32
 	const uint64_t strides[] = {unit_bytes, (uint64_t)n_units * unit_bytes};
 	const uint32_t box[] = {unit_bytes / (uint32_t)sizeof(uint64_t), box_units, box_rows / PACKED_ROWS};
 
-	return tensor_map_make(stream, w->data, CU_TENSOR_MAP_DATA_TYPE_UINT64, CU_TENSOR_MAP_SWIZZLE_NONE, 3, dims,
-		strides, box, ret);
+	return cuda_tensor_map_words(stream, w->data, 3, dims, strides, box, ret);
 }
 
 int cuda_tensor_map(struct stream *stream, const void *matrix, uint32_t rows, uint32_t cols,

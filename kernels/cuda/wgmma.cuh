@@ -133,6 +133,8 @@ DEFINE_PRODUCT(product, "0, 0", 32, "256", NUMBERS_128, "%128", "%129", "%130", 
 
 DEFINE_PRODUCT_OF_WORDS(4, "32", NUMBERS_16, "{%16, %17, %18, %19}", "%20", "%21", SUMS_16(c, 0))
 DEFINE_PRODUCT_OF_WORDS(8, "64", NUMBERS_32, "{%32, %33, %34, %35}", "%36", "%37", SUMS_32(c, 0))
+DEFINE_PRODUCT_OF_WORDS(12, "96", NUMBERS_48, "{%48, %49, %50, %51}", "%52", "%53", SUMS_48(c, 0))
+DEFINE_PRODUCT_OF_WORDS(16, "128", NUMBERS_64, "{%64, %65, %66, %67}", "%68", "%69", SUMS_64(c, 0))
 
 /* The same as product with a read across its rows. */
 DEFINE_PRODUCT(product_across, "1, 0", 2, "16", NUMBERS_8, "%8", "%9", "%10", SUMS_8(c, 0))

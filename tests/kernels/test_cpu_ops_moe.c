@@ -217,6 +217,22 @@ static void test_products_of_other_shapes_are_refused(void **state)
 	}
 }
 
+static void test_products_of_packed_experts_are_refused(void **state)
+{
+	struct op_expert_gemm a = {.x_div = 1, .n_tokens = TOKENS, .n_active = ACTIVE, .n_experts = EXPERTS};
+	struct group_case g;
+	struct buffer x;
+
+	g = group_new();
+	a.w = random_weight(DTYPE_F32, EXPERTS * 8, 128);
+	a.w.dtype = DTYPE_E4M3;
+	x = random_floats(PAIRS * 128);
+	a.x = a.y = x.data;
+	a.expert_start = g.start.data;
+	a.pairs = g.pairs.data;
+	assert_refused(expert_gemm, &a);
+}
+
 /* ---- the sum ---- */
 
 static void check_combine(const struct group_case *g, bool based, bool in_place)
@@ -266,6 +282,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_expert_gemm_row_is_bitwise_the_same_in_any_batch),
 	cmocka_unit_test(test_expert_gated_gemm_is_silu_of_gate_times_up),
 	cmocka_unit_test(test_products_of_other_shapes_are_refused),
+	cmocka_unit_test(test_products_of_packed_experts_are_refused),
 	cmocka_unit_test(test_combine_weighs_what_experts_computed_and_nothing_else),
 };
 
