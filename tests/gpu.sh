@@ -169,8 +169,8 @@ serve_programs()
 {
 	programs 'e2e/test_e2e_*' 'daemon/test_engine_*' 'model/test_model_*' 'model/test_graph_capture' \
 		'model/test_draft_*' 'model/test_eagle' 'model/test_speculation' 'model/test_quantised_answers' \
-		'model/test_quantised_load' 'model/test_packed_load' 'model/test_gguf_load' 'bench/test_bench_speculation' \
-		'daemon/test_inputs' 'attention/test_kv_*' 'bench/test_bench' \
+		'model/test_quantised_load' 'model/test_packed_load' 'model/test_packed_experts' 'model/test_gguf_load' \
+		'bench/test_bench_speculation' 'daemon/test_inputs' 'attention/test_kv_*' 'bench/test_bench' \
 		'kernels/test_cpu_ops_speculate*' 'kernels/test_cpu_ops_verify' 'kernels/test_cpu_ops_draft'
 }
 
@@ -199,7 +199,7 @@ start_sanitizers()
 	for path in $(ops_programs | grep -v -e '/test_cuda_step$' -e '/test_attention_cuda$'); do
 		case $path in
 		*/test_latent_sizes) ;; # runs nothing on the device
-		*/test_cuda_gemm | */test_cuda_own_gemm | */test_cuda_packed_gemm | */test_mla_prompt | */test_*latent*)
+		*/test_cuda_gemm | */test_cuda_own_gemm | */test_cuda_packed_* | */test_mla_prompt | */test_*latent*)
 			start_sanitizer memcheck "$path" --kernel-name-exclude kns=nvjet
 			;;
 		*)

@@ -37,7 +37,7 @@ struct plan_recipe {
 	uint32_t cols; /* 0: a vector */
 	enum plan_kind kind;
 	bool as_f32;   /* whatever the device's activations are */
-	bool may_pack; /* only gemm and gated_gemm take it */
+	bool may_pack; /* only products take it */
 	bool rounds;   /* to e4m3, where the file has it not quantised */
 };
 
@@ -109,7 +109,7 @@ static bool plan_choose_form(
 	}
 	if (form.is_packed) {
 		form.dtype = packing.dtype;
-		form.grouped = packing.grouped;
+		form.grouped = packing.grouped || recipe->n_experts; /* which products of experts want */
 	} else if (recipe->as_f32) {
 		form.dtype = DTYPE_F32;
 	} else if (plan->activation_dtype != DTYPE_F32) {
@@ -182,7 +182,7 @@ static struct weight plan_recipe(struct plan *plan, const struct plan_recipe *re
 	return weight;
 }
 
-/* Parts one after another as one weight, which only gemm and gated_gemm take; cols 0: as one vector. */
+/* Parts one after another as one weight, which only products take; cols 0: as one vector. */
 static struct weight plan_parts(struct plan *plan, uint32_t layer, const struct plan_part *parts,
 	uint32_t n_parts, uint32_t cols)
 {
@@ -315,10 +315,10 @@ static void plan_experts(struct plan *plan, const struct model_config *c, uint32
 				.layer = layer, .parts = &bias, .n_parts = 1, .as_f32 = true});
 	l->expert_gate_up = plan_recipe(plan,
 		&(struct plan_recipe){.layer = layer, .parts = gate_up, .n_parts = 2,
-			.n_experts = e->n, .cols = c->hidden_size});
+			.n_experts = e->n, .cols = c->hidden_size, .may_pack = true});
 	l->expert_down = plan_recipe(plan,
 		&(struct plan_recipe){.layer = layer, .parts = &down, .n_parts = 1,
-			.n_experts = e->n, .cols = e->intermediate_size});
+			.n_experts = e->n, .cols = e->intermediate_size, .may_pack = true});
 	if (e->n_shared)
 		plan_mlp(plan, c, layer, "mlp.shared_experts", e->n_shared * e->intermediate_size, l);
 }

@@ -29,7 +29,7 @@ struct plan {
 	 * or fused parts differ); else all that are not packed get the activations' dtype, which the device's GEMM
 	 * needs. */
 	enum dtype activation_dtype;
-	bool packs; /* the device's: quantised weights that only gemm and gated_gemm take stay packed if they can */
+	bool packs; /* the device's: quantised weights that only products take stay packed if they can */
 	const struct safetensors *checkpoint;
 	const struct quantisation *quantisation; /* NULL: nothing is */
 	struct arena arena;

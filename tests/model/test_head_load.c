@@ -27,7 +27,7 @@ static const struct expected {
 	{"tests/data/checkpoints/fp8-blocks-128", EMBEDDING, true,
 		"fp8 in blocks of 128 x 128, kept packed; head fp8, kept packed"},
 	{"tests/data/checkpoints/fp8-blocks-deepseek-128", HEAD, true,
-		"fp8 in blocks of 128 x 128, 6 of 20 matrices kept packed, others widened to %s at load; "
+		"fp8 in blocks of 128 x 128, 14 of 20 matrices kept packed, others widened to %s at load; "
 		"head fp8, kept packed"},
 	{"tests/data/checkpoints/compressed-int4", HEAD, false,
 		"int4 in groups of 16, widened to %s at load; head fp8, widened to %s at load"},

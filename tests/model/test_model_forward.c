@@ -183,6 +183,7 @@ static struct checkpoint checkpoints[] = {
 	CHECKPOINT("gptq-128"),
 	CHECKPOINT("gptq-order-128"),
 	CHECKPOINT("awq-128"),
+	LATENT("fp8-blocks-experts-128"),
 	GGUF("llama"),
 	GGUF("llama-bias"),
 	GGUF("qwen2"),

@@ -62,9 +62,13 @@ static const struct expected {
 } expectations[] = {
 	{"fp8-blocks-128", "qkv:rows o:rows gate_up:rows down:groups ",
 		"fp8 in blocks of 128 x 128, kept packed"},
-	/* kv_b and experts have the sizes, too; the shared experts' down has 64 columns */
-	{"fp8-blocks-deepseek-128", "o:rows gate_up:rows q_a:rows q:rows kv_a:rows ",
-		"fp8 in blocks of 128 x 128, 6 of 20 matrices kept packed, others " WIDENED},
+	/* kv_b has the size, too; the experts' down has 32 columns, the shared ones' 64 */
+	{"fp8-blocks-deepseek-128", "o:rows gate_up:rows q_a:rows q:rows kv_a:rows expert_gate_up:groups ",
+		"fp8 in blocks of 128 x 128, 14 of 20 matrices kept packed, others " WIDENED},
+	/* kv_b has 24 columns; experts' units have factors, whatever the file's are for */
+	{"fp8-blocks-experts-128", "o:rows gate_up:rows down:rows q:rows kv_a:rows expert_gate_up:groups "
+		"expert_down:groups ",
+		"fp8 in blocks of 128 x 128, 15 of 16 matrices kept packed, others " WIDENED},
 	{"fp8-tensor-128", "qkv:rows o:rows gate_up:rows down:rows ", "fp8 with a factor a tensor, kept packed"},
 	{"compressed-channel-128", "qkv:rows o:rows gate_up:rows down:rows head:rows ",
 		"fp8 with a factor a row, kept packed"},
