@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/bench/cost.h"
 
+#include "kernels/packed.h"
+
 #define PRODUCT_SIZE 8192u
 #define PRODUCT_SIZE_HOST 384u
 #define FLOOR                                                                                      \
@@ -73,4 +75,13 @@ void cost_values(struct results *results, const struct rates *rates, const struc
 	results_number(results, "copy_bytes_per_s", NULL, rates->copy);
 	results_number(results, "product_flop_per_s", NULL, rates->product);
 	results_floor(results, FLOOR);
+}
+
+/* ---- weights ---- */
+
+const struct cost_form cost_forms[] = {{"plain", DTYPE_BF16}, {"e4m3", DTYPE_E4M3}, {"u4", DTYPE_U4}};
+
+uint64_t cost_weight_bytes(uint32_t rows, uint32_t cols, enum dtype dtype)
+{
+	return packed_is(dtype) ? packed_bytes(rows, cols, dtype, true) : (uint64_t)rows * cols * dtype_bytes(dtype);
 }

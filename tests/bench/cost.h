@@ -25,6 +25,15 @@ int cost_rates(struct probe *probe, struct results *results, struct rates *ret);
 /* The row's values of time, floor and rates. */
 void cost_values(struct results *results, const struct rates *rates, const struct cost *cost);
 
+/* The weights that products are measured with, by number: plain ones, then enum packed_kind's in groups. */
+struct cost_form {
+	const char *name;
+	enum dtype dtype; /* BF16: the device's activations' */
+};
+extern const struct cost_form cost_forms[3];
+/* Bytes of a matrix. */
+uint64_t cost_weight_bytes(uint32_t rows, uint32_t cols, enum dtype dtype);
+
 /* Device memory full of random numbers, as probe_take; *ret is a pointer to an object. */
 struct cost_memory {
 	void *ret;

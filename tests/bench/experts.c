@@ -5,6 +5,8 @@
  * routings take turns, so that neither an expert nor a choice is found in a cache because the
  * launch before had it.
  *
+ * --packed measures packed weights (kernels/packed.h) beside plain ones.
+ *
  * The floor is the larger of two times: the bytes of the distinct experts that were chosen, and of
  * what goes in and out, at a device copy's bandwidth; and the operations of all pairs at the rate
  * of a large product.
@@ -16,6 +18,7 @@
 
 #include "daemon/model/error.h"
 #include "daemon/model/model.h"
+#include "kernels/packed.h"
 #include "tests/bench/cost.h"
 
 #define SETS 8u
@@ -31,6 +34,8 @@ struct layer {
 	struct probe *probe;
 	struct model_experts experts;
 	uint32_t hidden, n_tokens;
+	uint32_t form;      /* of weights */
+	enum dtype w_dtype; /* its own */
 	char *gate_up_w, *down_w;           /* COPIES of each */
 	uint64_t gate_up_bytes, down_bytes; /* of one copy */
 	float *logits, *weights;
@@ -42,10 +47,10 @@ struct layer {
 static int layer_take_weights(struct layer *l)
 {
 	enum dtype act = l->probe->info.activation_dtype;
+	const uint32_t n = l->experts.n, inner = l->experts.intermediate_size;
 
-	l->down_bytes = (uint64_t)l->experts.n * l->hidden * l->experts.intermediate_size *
-			dtype_bytes(act);
-	l->gate_up_bytes = 2 * l->down_bytes;
+	l->down_bytes = cost_weight_bytes(n * l->hidden, inner, l->w_dtype);
+	l->gate_up_bytes = cost_weight_bytes(n * 2 * inner, l->hidden, l->w_dtype);
 	int rc = probe_take(l->probe, COPIES * l->gate_up_bytes, act, &l->gate_up_w);
 	return rc ? rc : probe_take(l->probe, COPIES * l->down_bytes, act, &l->down_w);
 }
@@ -137,13 +142,12 @@ static int layer_queue_routing(struct layer *l, enum op op, const struct routing
 static int layer_queue_product(struct layer *l, enum op op, const struct routing *r, size_t copy)
 {
 	const struct kernel_ops *kernels = l->probe->device->kernels;
-	enum dtype act = l->probe->info.activation_dtype;
 	uint32_t n = l->experts.n, inner = l->experts.intermediate_size;
 
 	if (op == GATE_UP)
 		return kernels->expert_gated_gemm(l->probe->stream, &(struct op_expert_gated_gemm){
 			.x = l->x,
-			.w = {l->gate_up_w + copy * l->gate_up_bytes, act, n * 2 * inner, l->hidden},
+			.w = {l->gate_up_w + copy * l->gate_up_bytes, l->w_dtype, n * 2 * inner, l->hidden},
 			.expert_start = r->starts,
 			.pairs = r->pairs,
 			.gate_up = l->scratch,
@@ -155,7 +159,7 @@ static int layer_queue_product(struct layer *l, enum op op, const struct routing
 	return kernels->expert_gemm(l->probe->stream, &(struct op_expert_gemm){
 		.x = l->activated,
 		.x_div = 1,
-		.w = {l->down_w + copy * l->down_bytes, act, n * l->hidden, inner},
+		.w = {l->down_w + copy * l->down_bytes, l->w_dtype, n * l->hidden, inner},
 		.expert_start = r->starts,
 		.pairs = r->pairs,
 		.y = l->y,
@@ -215,8 +219,8 @@ static struct cost layer_cost(const struct layer *l, enum op op, double chosen)
 	const double bytes[LAYER] = {
 		[ROUTE] = tokens * e->n * 4 + pairs * 8,
 		[GROUP] = pairs * 8 + (e->n + 1) * 4.0,
-		[GATE_UP] = (chosen * 2 * matrix + tokens * hidden + pairs * inner) * unit,
-		[DOWN] = (chosen * matrix + pairs * (inner + hidden)) * unit,
+		[GATE_UP] = chosen * (double)l->gate_up_bytes / e->n + (tokens * hidden + pairs * inner) * unit,
+		[DOWN] = chosen * (double)l->down_bytes / e->n + pairs * (inner + hidden) * unit,
 		[COMBINE] = (pairs + 2 * tokens) * hidden * unit + pairs * 8,
 	};
 	const double flop[LAYER] = {
@@ -254,10 +258,39 @@ static int layer_measure(struct layer *l, const struct rates *rates, struct resu
 			return rc;
 		results_row(results);
 		results_text(results, "op", "OP", names[op]);
+		results_text(results, "weights", "WEIGHTS", cost_forms[l->form].name);
 		results_count(results, "tokens", "TOKENS", l->n_tokens);
 		results_number(results, "experts", "EXPERTS", chosen);
 		cost_values(results, rates, &cost);
 	}
+	return rc;
+}
+
+static bool layer_packs(const struct layer *l)
+{
+	return l->probe->info.packs && packed_fits(l->experts.intermediate_size, l->hidden) &&
+	       packed_fits(l->hidden, l->experts.intermediate_size);
+}
+
+/* All numbers of tokens, of weights in one form. */
+static int layer_form(const struct bench_options *options, struct layer *l, uint32_t form, const struct rates *rates,
+	struct results *results)
+{
+	struct probe *probe = l->probe;
+	const uint32_t mark = probe->n_held;
+	int rc;
+
+	l->form = form;
+	l->w_dtype = form ? cost_forms[form].dtype : probe->info.activation_dtype;
+	rc = layer_take_weights(l);
+	for (uint32_t i = 0; i < options->batches.n && !rc; i++) {
+		const uint32_t of_batch = probe->n_held;
+
+		l->n_tokens = options->batches.at[i];
+		rc = layer_measure(l, rates, results);
+		probe_release(probe, of_batch);
+	}
+	probe_release(probe, mark);
 	return rc;
 }
 
@@ -275,13 +308,11 @@ static int experts_measure(const struct bench_options *options, struct layer *l,
 	rc = cost_rates(probe, results, &rates);
 	if (rc)
 		return rc;
-	rc = layer_take_weights(l);
-	for (uint32_t i = 0; i < options->batches.n && !rc; i++) {
-		uint32_t mark = probe->n_held;
-
-		l->n_tokens = options->batches.at[i];
-		rc = layer_measure(l, &rates, results);
-		probe_release(probe, mark);
+	for (uint32_t i = 0; i < options->packed.n && !rc; i++) {
+		if (options->packed.at[i] && !layer_packs(l))
+			return model_fail(error, -ENOTSUP, "--packed: %s takes no packed experts of %u by %u",
+				probe->info.name, l->experts.intermediate_size, l->hidden);
+		rc = layer_form(options, l, options->packed.at[i], &rates, results);
 	}
 	return rc;
 }

@@ -14,7 +14,6 @@
 
 #include "daemon/model/error.h"
 #include "daemon/model/model.h"
-#include "kernels/packed.h"
 #include "tests/bench/cost.h"
 #ifdef MIMEO_HAVE_CUDA
 #include "kernels/cuda/cuda.h"
@@ -88,25 +87,12 @@ static int gemm_queue_all(void *arg)
 	return rc;
 }
 
-/* The weights that are measured, by number: plain ones, then enum packed_kind's in groups. */
-static const struct gemm_form {
-	const char *name;
-	enum dtype dtype;
-} gemm_forms[] = {{"plain", DTYPE_BF16}, {"e4m3", DTYPE_E4M3}, {"u4", DTYPE_U4}};
-
-static uint64_t gemm_weight_bytes(const struct matrix *matrix, enum dtype dtype)
-{
-	if (packed_is(dtype))
-		return packed_bytes(matrix->outputs, matrix->inputs, dtype, true);
-	return (uint64_t)matrix->outputs * matrix->inputs * dtype_bytes(dtype);
-}
-
 static int gemm_measure(struct probe *probe, const struct matrix *matrix, uint32_t form, uint32_t n_rows,
 	struct cost *ret)
 {
 	enum dtype act = probe->info.activation_dtype, out = matrix->f32 ? DTYPE_F32 : act;
-	enum dtype dtype = form ? gemm_forms[form].dtype : act;
-	uint64_t weight_bytes = gemm_weight_bytes(matrix, dtype);
+	enum dtype dtype = form ? cost_forms[form].dtype : act;
+	uint64_t weight_bytes = cost_weight_bytes(matrix->outputs, matrix->inputs, dtype);
 	uint64_t x_bytes = (uint64_t)n_rows * matrix->inputs * dtype_bytes(act);
 	uint64_t y_bytes = (uint64_t)n_rows * matrix->outputs * dtype_bytes(out);
 	uint64_t n_copies = (probe->is_host ? COLD_BYTES_HOST : COLD_BYTES) / weight_bytes + 2;
@@ -163,7 +149,7 @@ static int gemm_form(const struct bench_options *options, struct probe *probe, u
 			return rc;
 		results_row(results);
 		results_text(results, "matrix", "MATRIX", matrix->name);
-		results_text(results, "weights", "WEIGHTS", gemm_forms[form].name);
+		results_text(results, "weights", "WEIGHTS", cost_forms[form].name);
 		results_count(results, "rows", "ROWS", n_rows);
 		results_count(results, "outputs", "OUT", matrix->outputs);
 		results_count(results, "inputs", "IN", matrix->inputs);

@@ -16,7 +16,7 @@
  *	attention  by the backend interface: --query tokens a row for each batch and context, whole
  *	           prompts; of a latent model also part by part, prompts included
  *	gemm       products of a model's step, ours and the library's (--sides, --packed)
- *	experts    the ops of a layer of experts
+ *	experts    the ops of a layer of experts (--packed)
  *
  * For example, paged attention of heads of 128 (the sizes of the 8B shape), decodes, verifications
  * of 5 tokens and prompts; prompts of DeepSeek-V2-Lite's attention; whose products are quicker:
@@ -50,7 +50,8 @@ static const struct bench benches[] = {
 	{"gemm", "a model's matrix products", bench_gemm, BENCH_IN_PROCESS | BENCH_CONFIG_ONLY,
 		"batches sides packed", "batches=1,8,32,128 sides=0 packed=0"},
 	{"experts", "a model's experts: routing, grouping, products and their sum", bench_experts,
-		BENCH_IN_PROCESS | BENCH_CONFIG_ONLY, "batches", "batches=1,8,32,128",
+		BENCH_IN_PROCESS | BENCH_CONFIG_ONLY, "batches packed",
+		"batches=1,8,32,128 packed=0",
 		.model = "tinycalc-moe"},
 };
 

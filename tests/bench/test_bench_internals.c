@@ -278,6 +278,11 @@ static void test_experts_of_a_model_without_them_is_refused(void **state)
 	assert_run(1, "--device cpu --shape tiny experts", "it has no experts");
 }
 
+static void test_experts_that_the_device_does_not_take_packed_are_refused(void **state)
+{
+	assert_run(1, "--device cpu experts --packed 1", "cpu takes no packed experts of 96 by 160");
+}
+
 static void test_attention_has_decodes_and_whole_prompts(void **state)
 {
 	json_t *rows = rows_of_tiny("attention --batches 1,4 --contexts 40 --prompts 48");
@@ -350,6 +355,7 @@ int main(void)
 		cmocka_unit_test(test_attention_of_a_latent_model_has_its_sizes),
 		cmocka_unit_test(test_attention_of_a_latent_model_has_layers_and_prompts),
 		cmocka_unit_test(test_experts_of_a_model_without_them_is_refused),
+		cmocka_unit_test(test_experts_that_the_device_does_not_take_packed_are_refused),
 		cmocka_unit_test(test_attention_has_decodes_and_whole_prompts),
 		cmocka_unit_test(test_attention_counts_what_the_causal_mask_lets_be_seen),
 		cmocka_unit_test(test_device_that_is_not_there_is_one_line),
