@@ -104,12 +104,9 @@ __device__ static inline void multiply_few(
 
 /* Operands of half a unit with their factors. */
 template <class W>
-__device__ static inline void widen_scaled(uint32_t (&to)[4][4], uint32_t unit, int half)
+__device__ static inline void widen_scaled(uint32_t (&to)[4][4], uint32_t unit, int half, float low, float high)
 {
-	const uint32_t upper = unit + W::F::unit_bytes;
-	const float low = factor_at<W>(unit), high = factor_at<W>(upper);
-
-	widen_half<typename W::F>(to, unit, upper, half);
+	widen_half<typename W::F>(to, unit, unit + W::F::unit_bytes, half);
 #pragma unroll
 	for (int j = 0; j < 4; j++)
 #pragma unroll
@@ -144,13 +141,15 @@ __device__ static inline void multiply_many(const grouped_block &b, ring_stage &
 		const uint32_t unit = units_at<W>(b, s.index), x = b.ring + s.index * b.stage_bytes + b.w_bytes;
 
 		barrier_wait(b.full + s.index * 8, s.parity);
-		widen_scaled<W>(first, unit, 0);
+		const float low = factor_at<W>(unit), high = factor_at<W>(unit + W::F::unit_bytes);
+
+		widen_scaled<W>(first, unit, 0, low, high);
 		begin_half<USED, W::n>(sums, first, x);
 		products_wait<1>();
 		settle(second);
 		if (chunk != 0)
 			release(b, before);
-		widen_scaled<W>(second, unit, 1);
+		widen_scaled<W>(second, unit, 1, low, high);
 		begin_half<USED, W::n>(sums, second, x + grouped_shape<W::n>::x_bytes);
 		products_wait<1>();
 		settle(first);
@@ -185,9 +184,7 @@ template <enum packed_kind KIND, int N, bool GATED> struct packed_units {
 			return multiply_few<packed_units>(b, t.n, s, sums);
 		else if constexpr (N == 64)
 			return multiply_many<packed_units, 64>(b, s, sums);
-		else if (t.n <= 64)
-			return multiply_many<packed_units, 64>(b, s, sums);
-		else if (t.n <= 96)
+		else if (t.n <= 96) /* with fewer, widening is the limit */
 			return multiply_many<packed_units, 96>(b, s, sums);
 		else
 			return multiply_many<packed_units, N>(b, s, sums);
