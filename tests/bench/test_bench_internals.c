@@ -280,7 +280,8 @@ static void test_experts_of_a_model_without_them_is_refused(void **state)
 
 static void test_experts_that_the_device_does_not_take_packed_are_refused(void **state)
 {
-	assert_run(1, "--device cpu experts --packed 1", "cpu takes no packed experts of 96 by 160");
+	assert_run(1, "--device cpu --model " MODELS "tinycalc-moe experts --packed 1",
+		"cpu takes no packed experts of 96 by 160");
 }
 
 static void test_attention_has_decodes_and_whole_prompts(void **state)
