@@ -16,10 +16,10 @@
  * in about as many columns as there are pairs. GATED rows come in groups of eight, gates and ups in
  * turn, by a box of five dimensions, so that the thread with a gate's sum has the up's as well.
  *
- * Four warps load a ring of stages of 64 columns (packed weights: 128): one thread loads W, by boxes of the copy engine, and three
- * warps the rows of x, which are scattered, by copies of 16 bytes per lane. Products see the latter only
- * after a fence: the copies arrive at a separate barrier (`landed`), and the thread that loads W fences and
- * signals the stage. Columns past a tile's pairs are not fetched; their sums are not stored.
+ * Four warps load a ring of stages of 64 columns (packed weights: 128): one thread loads W, by boxes of the copy
+ * engine, and three warps the rows of x, which are scattered, by copies of 16 bytes per lane. Products see the
+ * latter only after a fence: the copies arrive at a separate barrier (`landed`), and the thread that loads W
+ * fences and signals the stage. Columns past a tile's pairs are not fetched; their sums are not stored.
  *
  * With few pairs it is bandwidth-bound by W, and where there would be fewer tiles than blocks,
  * tiles are 96, 64 or 32 rows high. Sums leave through shared memory, transposed, in lines of 64

@@ -108,11 +108,11 @@ static void add_awq(struct writing *w, const char *module, uint32_t rows, uint32
 	",\"output_activations\":null,\"weights\":{\"symmetric\":true,\"dynamic\":false," weights "}}}"
 
 #define PLAIN_ONE "model.layers.0.mlp.experts.1.up_proj"
+#define BLOCKS "\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]"
 
-static const struct format blocks = {"\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]", add_blocks, DTYPE_E4M3};
+static const struct format blocks = {BLOCKS, add_blocks, DTYPE_E4M3};
 static const struct format blocks_but_one = {
-	"\"quant_method\":\"fp8\",\"weight_block_size\":[128,128],\"modules_to_not_convert\":[\"" PLAIN_ONE "\"]", add_blocks,
-	DTYPE_E4M3};
+	BLOCKS ",\"modules_to_not_convert\":[\"" PLAIN_ONE "\"]", add_blocks, DTYPE_E4M3};
 static const struct format channels = {
 	COMPRESSED("float-quantized", "\"num_bits\":8,\"type\":\"float\",\"strategy\":\"channel\"",
 		"{\"num_bits\":8,\"type\":\"float\",\"symmetric\":true,\"strategy\":\"token\",\"dynamic\":true}"),
