@@ -47,7 +47,7 @@ struct attention_config {
 	uint32_t max_rows, max_tokens, max_pages; /* as in struct step_inputs */
 	uint32_t max_seq_len;
 	uint32_t max_decode_query; /* longest uniform query: 1, or 1 + draft tokens */
-	enum dtype activation_dtype, kv_dtype;
+	enum dtype activation_dtype, kv_dtype; /* the same, or kv E4M3: layers have factors then */
 	/* Pages of the cache's reservation, null page included; ids at or above it, and negative ones,
 	 * read as the null page. 0: unknown; only negative ids do. */
 	uint32_t n_kv_pages;
@@ -82,6 +82,7 @@ struct attention_args {
 	/* the layer: [n_pages, 2, page_tokens, n_kv_heads, head_dim] kv; latent: [n_pages,
 	 * page_tokens, rank + rope] */
 	const void *kv;
+	struct kv_factors factors; /* of kv_dtype E4M3 */
 	void *out;         /* [Tp, n_heads * head_dim] act; latent: [Tp, n_heads * v] */
 	/* latent: [n_heads * (nope + v), rank], of each head W_UK's rows, then W_UV's; as long as
 	 * graphs */

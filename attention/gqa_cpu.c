@@ -10,6 +10,23 @@
 #include <assert.h>
 #include <string.h>
 
+#include "kernels/convert.h"
+
+/* The key of the token at element `at` of the cache, which becomes the tile's i-th. */
+static const float *gqa_tile_key(const struct gqa_cache *cache, size_t at, uint32_t i)
+{
+	const size_t row = (size_t)cache->n_kv_heads * cache->head_dim;
+	const uint8_t *codes = (const uint8_t *)cache->kv + at;
+	float *key;
+
+	if (!cache->decoded)
+		return (const float *)cache->kv + at;
+	key = cache->decoded + 2 * i * row;
+	kv_decode(key, codes, cache->factors.key, row);
+	kv_decode(key + row, codes + cache->page_tokens * row, cache->factors.value, row);
+	return key;
+}
+
 void gqa_tile_load(struct gqa_tile *tile, const struct gqa_cache *cache, const int32_t *pages,
 	uint32_t first, uint32_t end)
 {
@@ -18,13 +35,13 @@ void gqa_tile_load(struct gqa_tile *tile, const struct gqa_cache *cache, const i
 
 	assert(first < end && end - first <= GQA_TILE);
 	tile->n = 0;
-	tile->to_value = cache->page_tokens * row;
+	tile->to_value = cache->decoded ? row : cache->page_tokens * row;
 	for (; first < end; index++, offset = 0) {
 		size_t page = attention_page(pages[index], cache->n_pages);
 
-		for (; offset < cache->page_tokens && first < end; offset++, first++)
-			tile->keys[tile->n++] =
-				cache->kv + (page * 2 * cache->page_tokens + offset) * row;
+		for (; offset < cache->page_tokens && first < end; offset++, first++, tile->n++)
+			tile->keys[tile->n] = gqa_tile_key(
+				cache, (page * 2 * cache->page_tokens + offset) * row, tile->n);
 	}
 }
 

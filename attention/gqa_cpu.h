@@ -11,15 +11,31 @@
  */
 
 #include "attention/attention_cpu.h"
+#include "kernels/ops.h"
 
 #define GQA_TILE 32u
 
 /* A layer's cache. */
 struct gqa_cache {
-	const float *kv; /* [n_pages, 2, page_tokens, n_kv_heads, head_dim] */
+	const void *kv; /* [n_pages, 2, page_tokens, n_kv_heads, head_dim] float32; with `decoded` e4m3 */
 	uint32_t page_tokens, n_kv_heads, head_dim;
 	uint32_t n_pages; /* ids outside are the null page; 0: not known */
+	float *decoded;   /* [GQA_TILE, 2, n_kv_heads, head_dim], a tile's; NULL: there are no codes */
+	struct kv_factors factors;
 };
+
+/* Of the workspace of an op: a softmax a head, then `decoded`. */
+static inline size_t gqa_workspace_bytes(
+	uint32_t n_heads, uint32_t n_kv_heads, uint32_t head_dim, bool fp8)
+{
+	return n_heads * sizeof(struct running_softmax) +
+	       (fp8 ? 2 * (size_t)GQA_TILE * n_kv_heads * head_dim * sizeof(float) : 0);
+}
+
+static inline float *gqa_decoded(void *workspace, uint32_t n_heads, bool fp8)
+{
+	return fp8 ? (float *)((struct running_softmax *)workspace + n_heads) : NULL;
+}
 
 struct gqa_tile {
 	const float *keys[GQA_TILE]; /* [n_kv_heads, head_dim] each; values are to_value further */
@@ -27,7 +43,7 @@ struct gqa_tile {
 	uint32_t n;
 };
 
-/* Look up the keys of positions [first, end), which are in one tile. pages[]: the row's. */
+/* Look up the keys of positions [first, end), which are in one tile; codes are decoded. pages[]: the row's. */
 void gqa_tile_load(struct gqa_tile *tile, const struct gqa_cache *cache, const int32_t *pages,
 	uint32_t first, uint32_t end);
 /* Start without keys. */

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/checks.h"
+
 /* ---- configuration ---- */
 
 static int manager_check_sizes(const struct attention_config *c, char *why, size_t size)
@@ -23,9 +25,10 @@ static int manager_check_sizes(const struct attention_config *c, char *why, size
 		 (uint64_t)c->max_pages * c->page_tokens < c->max_seq_len)
 		snprintf(why, size, "%u pages of %u tokens do not hold a sequence of %u",
 			c->max_pages, c->page_tokens, c->max_seq_len);
-	else if (c->activation_dtype != c->kv_dtype ||
-		 (c->kv_dtype != DTYPE_F32 && c->kv_dtype != DTYPE_BF16))
-		snprintf(why, size, "activations and kv cache must both be float32 or bfloat16");
+	else if ((c->activation_dtype != DTYPE_F32 && c->activation_dtype != DTYPE_BF16) ||
+		 (c->kv_dtype != c->activation_dtype && c->kv_dtype != DTYPE_E4M3))
+		snprintf(why, size,
+			"activations must be float32 or bfloat16, and the kv cache likewise, or fp8");
 	else
 		return 0;
 	return -ENOTSUP;
@@ -36,6 +39,14 @@ int attention_check_gqa(const struct attention_config *c, char *why, size_t size
 	if (!c->latent.rank)
 		return manager_check_sizes(c, why, size);
 	snprintf(why, size, "its attention is latent (MLA), and the cache holds no values");
+	return -ENOTSUP;
+}
+
+int attention_check_cuda_fp8(const struct attention_config *c, char *why, size_t size)
+{
+	if (!attention_fp8(c) || c->activation_dtype == DTYPE_F32)
+		return 0;
+	snprintf(why, size, "its kernels for cuda do not read keys and values of fp8");
 	return -ENOTSUP;
 }
 
@@ -260,6 +271,8 @@ static int manager_check_args(
 	if (args->layer >= c->n_layers || !args->q || !args->kv || !args->out)
 		return -EINVAL;
 	if (args->q_stride < c->n_heads * query)
+		return -EINVAL;
+	if (attention_fp8(c) && !kv_factors_fit(&args->factors))
 		return -EINVAL;
 	if (!l->rank)
 		return 0;

@@ -113,6 +113,16 @@ bool norm_gemm_fits(const struct op_norm_gemm *a)
 	       (!a->gate_up || a->w.rows % 2 == 0);
 }
 
+static bool checks_factor(float factor)
+{
+	return isfinite(factor) && factor > 0;
+}
+
+bool kv_factors_fit(const struct kv_factors *factors)
+{
+	return checks_factor(factors->key) && checks_factor(factors->value);
+}
+
 bool rope_and_cache_fits(const struct op_rope_and_cache *a)
 {
 	if (!a->qkv || !a->positions || !a->slot_mapping || !a->cos_sin || !a->kv)
@@ -120,6 +130,8 @@ bool rope_and_cache_fits(const struct op_rope_and_cache *a)
 	if (!a->n_heads || !a->n_kv_heads || a->n_heads % a->n_kv_heads || !a->page_tokens)
 		return false;
 	if (!a->head_dim || a->head_dim % 2 || !a->max_positions || a->n_tokens > INT32_MAX)
+		return false;
+	if (a->fp8 && !kv_factors_fit(&a->factors))
 		return false;
 	return a->n_heads <= UINT16_MAX && a->n_kv_heads <= UINT16_MAX / 4 &&
 	       checks_optional(&a->q_norm, a->head_dim) && checks_optional(&a->k_norm, a->head_dim);
@@ -173,6 +185,8 @@ bool mla_rope_and_cache_fits(const struct op_mla_rope_and_cache *a)
 	if (!a->q || !a->kv_a || !a->positions || !a->slot_mapping || !a->cos_sin || !a->kv)
 		return false;
 	if (!a->n_heads || !a->rope || a->rope % 2 || !a->page_tokens || !a->max_positions)
+		return false;
+	if (a->fp8 && !checks_factor(a->factors.key))
 		return false;
 	return weight_is(&a->norm, 1, a->rank) && checks_eps(a->eps) && a->n_tokens <= INT32_MAX;
 }

@@ -17,6 +17,9 @@ extern "C" {
 /* True if ops can convert the weight's dtype, and it has these dimensions, and both are above 0. */
 bool weight_is(const struct weight *w, uint32_t rows, uint32_t cols);
 
+/* Can a cache of fp8 have them? */
+bool kv_factors_fit(const struct kv_factors *factors);
+
 #define CHECKS_DECLARE(name) bool name##_fits(const struct op_##name *args);
 KERNEL_OPS(CHECKS_DECLARE)
 KERNEL_OPTIONAL_OPS(CHECKS_DECLARE)

@@ -54,6 +54,13 @@ CONVERT_VALUE float e4m3_to_f32(uint8_t x)
 	return float_of_bits((x & 0x7fu) << 20 | (x & 0x80u) << 24) * 0x1p120f;
 }
 
+CONVERT_VALUE float e4m3_or_nan_to_f32(uint8_t x)
+{
+	uint32_t special = (x & 0x7fu) == 0x7fu ? 0x7fc00000u : 0;
+
+	return float_of_bits(bits_of_float(e4m3_to_f32(x)) | special);
+}
+
 /* To nearest, ties to even; 448, the largest, stands for what is above it; a NaN stays one. Below 2^-6, e4m3's
  * smallest normal number, its step is that of float32 at 2^14, whose lowest bits are the code then. */
 CONVERT_VALUE uint8_t f32_to_e4m3(float value)
@@ -121,6 +128,31 @@ UNCHECKED_LOOP void e4m3_to_f32_n(float *restrict dst, const uint8_t *restrict s
 			dst[i + j] = e4m3_to_f32(src[i + j]);
 	for (; i < n; i++)
 		dst[i] = e4m3_to_f32(src[i]);
+}
+
+/* Of a cache of fp8 (struct kv_factors): codes times the factor. A NaN is one. */
+UNCHECKED_LOOP void kv_decode_loop(float *restrict dst, const uint8_t *restrict src, float factor, size_t n)
+{
+	size_t i = 0;
+
+	for (; i + CONVERT_BLOCK <= n; i += CONVERT_BLOCK)
+		for (size_t j = 0; j < CONVERT_BLOCK; j++)
+			dst[i + j] = e4m3_or_nan_to_f32(src[i + j]) * factor;
+	for (; i < n; i++)
+		dst[i] = e4m3_or_nan_to_f32(src[i]) * factor;
+}
+
+static inline void kv_decode(float *dst, const uint8_t *src, float factor, size_t n)
+{
+	check_range(dst, n * sizeof(*dst));
+	check_range(src, n);
+	kv_decode_loop(dst, src, factor, n);
+}
+
+static inline void kv_encode(uint8_t *dst, const float *src, float factor, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		dst[i] = f32_to_e4m3(src[i] / factor);
 }
 
 /* n elements of the weight, from element `first` in row order. */

@@ -55,13 +55,15 @@ enum device_condition {
 	DEVICE_E_LOST = 10002,               /* sticky; forced by MIMEO_CPU_FAULT */
 };
 
-/* E4M3, U4: of packed weights alone (packed.h). */
+/* E4M3: of keys and values, and of packed weights (packed.h); U4: of packed weights alone. */
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_U8, DTYPE_E4M3, DTYPE_U4 };
 
 /* Of an element; not of packed weights. */
 static inline size_t dtype_bytes(enum dtype dtype)
 {
-	return dtype == DTYPE_F32 || dtype == DTYPE_I32 ? 4 : dtype == DTYPE_U8 ? 1 : 2;
+	if (dtype == DTYPE_U8 || dtype == DTYPE_E4M3)
+		return 1;
+	return dtype == DTYPE_F32 || dtype == DTYPE_I32 ? 4 : 2;
 }
 
 struct device;

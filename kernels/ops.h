@@ -109,6 +109,15 @@ struct op_norm_gemm {
 	uint32_t n_rows;
 };
 
+/*
+ * Of a layer whose cache is fp8 (DTYPE_E4M3): an element is stored as x / factor, rounded to nearest, ties to
+ * even, and to at most 448, and stands for that times the factor. Above 0 and finite; latent attention has
+ * that of keys alone. A cache of the device's kv_dtype has none.
+ */
+struct kv_factors {
+	float key, value;
+};
+
 /* Optional per-head RMSNorm of q and k, rotation of q and k (pairs i, i + head_dim / 2), write of k
  * and v into the cache. slot_mapping -1: the token's k and v are not written. */
 struct op_rope_and_cache {
@@ -121,6 +130,8 @@ struct op_rope_and_cache {
 	float eps;
 	void *kv;                 /* a layer: [n_pages, 2, page_tokens, n_kv_heads, head_dim] kv */
 	uint32_t n_tokens, n_heads, n_kv_heads, head_dim, page_tokens;
+	bool fp8;                 /* kv is E4M3, with factors */
+	struct kv_factors factors;
 };
 
 struct op_silu_mul { /* out = silu(gate_up[:, :cols]) * gate_up[:, cols:] */
@@ -137,7 +148,7 @@ struct decode_layer {
 	struct weight qkv, qkv_bias;         /* as op_gemm's; bias data NULL: none */
 	struct weight q_norm, k_norm;        /* [1, head_dim], data NULL: none */
 	struct weight o, gate_up, down;
-	void *kv; /* [n_pages, 2, page_tokens, n_kv_heads, head_dim] kv */
+	void *kv; /* [n_pages, 2, page_tokens, n_kv_heads, head_dim] kv, not fp8 */
 };
 
 /*
@@ -182,6 +193,8 @@ struct op_mla_rope_and_cache {
 	void *kv;           /* a layer: [n_pages, page_tokens, rank + rope] kv */
 	uint32_t n_tokens, n_heads, nope, rope, rank, page_tokens;
 	bool interleaved;   /* pairs (2i, 2i + 1), else (i, i + rope / 2) */
+	bool fp8;           /* kv is E4M3, with the factor of keys */
+	struct kv_factors factors;
 };
 
 /* A product a head: y[t, h] = x[t, h] W_h^T, or x[t, h] W_h if `transposed`. W_h is head_n rows of w

@@ -35,9 +35,11 @@ static int flex_check(const struct attention_config *config, char *why, size_t s
 {
 	int rc = attention_check_gqa(config, why, size);
 
+	if (!rc)
+		rc = attention_check_cuda_fp8(config, why, size);
 	if (rc)
 		return rc;
-	if (config->kv_dtype == DTYPE_BF16 && config->head_dim > FLEX_BF16_HEAD_DIM)
+	if (config->activation_dtype == DTYPE_BF16 && config->head_dim > FLEX_BF16_HEAD_DIM)
 		snprintf(why, size, "heads of %u elements in bfloat16 are larger than %u",
 			config->head_dim, FLEX_BF16_HEAD_DIM);
 	else if ((uint64_t)config->max_pages * config->page_tokens > INT32_MAX)
@@ -110,7 +112,7 @@ static int flex_manager_fill(struct attention_manager *base)
 	const struct step_inputs *inputs = &base->inputs;
 	int rc;
 
-	if (!kernels || base->config.kv_dtype != kernels->dtype)
+	if (!kernels || base->config.activation_dtype != kernels->dtype)
 		return -ENOTSUP;
 	if (inputs->slot_mask && (!inputs->mask_words || !inputs->row_slot))
 		return -EINVAL;
@@ -194,6 +196,8 @@ static int flex_run(struct attention_metadata *metadata, struct stream *stream,
 		.plan = manager->plans[index],
 		.q = args->q,
 		.kv = args->kv,
+		.fp8 = attention_fp8(c),
+		.factors = args->factors,
 		.out = args->out,
 		.block_table = manager->base.inputs.block_table,
 		.q_stride = args->q_stride,

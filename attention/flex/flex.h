@@ -86,6 +86,8 @@ struct flex_args {
 	uint32_t n_heads, n_kv_heads, head_dim, page_tokens;
 	uint32_t n_pages; /* of the cache; other ids are read as the null page; 0: unknown */
 	float scale;
+	bool fp8; /* kv is e4m3, with factors */
+	struct kv_factors factors;
 };
 
 /* The largest number of query blocks of a batch with so many rows and tokens, padding included. */
@@ -99,7 +101,7 @@ struct flex_state;
 
 /* One device's kernels. */
 struct flex_kernels {
-	enum dtype dtype; /* of activations and cache */
+	enum dtype dtype; /* of activations, and of a cache that is not fp8 */
 	/* Block sizes for a model that flex accepts. */
 	void (*geometry)(
 		const struct attention_config *config, uint32_t *ret_queries, uint32_t *ret_keys);

@@ -203,6 +203,8 @@ static void flex_cpu_attend(const void *args, void *workspace)
 			.n_kv_heads = a->n_kv_heads,
 			.head_dim = a->head_dim,
 			.n_pages = a->n_pages,
+			.decoded = gqa_decoded(workspace, a->n_heads, a->fp8),
+			.factors = a->factors,
 		},
 		.running = workspace,
 	};
@@ -230,8 +232,8 @@ static int flex_cpu_plan(
 static int flex_cpu_run(struct flex_state *state, struct stream *stream, const struct flex_args *a)
 {
 	assert(a->n_blocks <= a->in.max_blocks);
-	return cpu_launch(
-		stream, &flex_cpu_op, a, sizeof(*a), a->n_heads * sizeof(struct running_softmax));
+	return cpu_launch(stream, &flex_cpu_op, a, sizeof(*a),
+		gqa_workspace_bytes(a->n_heads, a->n_kv_heads, a->head_dim, a->fp8));
 }
 
 const struct flex_kernels flex_cpu_kernels = {

@@ -48,12 +48,14 @@ struct mla_metadata {
 
 /* ---- configuration ---- */
 
-/* The cpu device's cache is float32, CUDA's bf16. */
+/* The cpu device's activations are float32, CUDA's bf16. */
 static int mla_check(const struct attention_config *config, char *why, size_t size)
 {
 	int rc = attention_check_latent(config, why, size);
 
-	if (rc || config->kv_dtype == DTYPE_F32)
+	if (!rc)
+		rc = attention_check_cuda_fp8(config, why, size);
+	if (rc || config->activation_dtype == DTYPE_F32)
 		return rc;
 #ifdef MIMEO_HAVE_CUDA
 	if (config->head_dim <= MLA_CUDA_WIDTH_MAX)
@@ -61,7 +63,7 @@ static int mla_check(const struct attention_config *config, char *why, size_t si
 	snprintf(why, size, "cached rows of %u + %u columns are more than the %u of cuda's kernels",
 		config->latent.rank, config->latent.rope, MLA_CUDA_WIDTH_MAX);
 #else
-	snprintf(why, size, "it runs on the cpu device alone, and the kv cache is not float32");
+	snprintf(why, size, "it runs on the cpu device alone, and activations are not float32");
 #endif
 	return -ENOTSUP;
 }
@@ -208,7 +210,7 @@ static int mla_manager_fill(struct attention_manager *base)
 	struct device *device = base->device;
 	int rc;
 
-	if (!kernels || !device->kernels->head_gemm || base->config.kv_dtype != kernels->dtype)
+	if (!kernels || !device->kernels->head_gemm || base->config.activation_dtype != kernels->dtype)
 		return -ENOTSUP;
 	manager->kernels = kernels;
 	rc = arena_alloc(device, mla_carve, manager, &manager->memory, NULL);
@@ -339,6 +341,8 @@ static struct mla_args mla_args_of(
 	return (struct mla_args){
 		.q = args->q,
 		.kv = args->kv,
+		.fp8 = attention_fp8(c),
+		.factors = args->factors,
 		.work = manager->work,
 		.query_start = inputs->query_start,
 		.seq_lens = inputs->seq_lens,

@@ -89,12 +89,14 @@ struct mla_args {
 	uint32_t n_pages;           /* of the cache; ids outside are the null page; 0: not known */
 	struct mla_sizes sizes;
 	float scale;
+	bool fp8; /* kv is e4m3, with the factor of keys */
+	struct kv_factors factors;
 };
 
 /* One device's kernels. `planned` ones read their work from args.work.plan, the others from
  * lengths. */
 struct mla_kernels {
-	enum dtype dtype; /* of activations and cache */
+	enum dtype dtype; /* of activations, and of a cache that is not fp8 */
 	uint32_t max_splits, chunk_tokens;
 	/* Blocks that run at once, and the heads that one of them takes: there are as many splits
 	 * as fill them, and so fewer where there are more tokens; an only split is the result and

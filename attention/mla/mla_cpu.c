@@ -14,6 +14,7 @@
 
 #include "attention/attention_cpu.h"
 #include "attention/mla/mla.h"
+#include "kernels/convert.h"
 #include "kernels/cpu/cpu.h"
 
 _Static_assert(sizeof(struct mla_args) <= CPU_ARGS_MAX, "mla_args outgrows a queue node");
@@ -22,6 +23,26 @@ struct mla_tile {
 	const float *keys[MLA_TILE]; /* [rank + rope] each */
 	uint32_t n;
 };
+
+/* The workspace of stage 1. */
+struct mla_cpu_space {
+	struct running_softmax *running; /* [n_heads] */
+	float *decoded; /* [MLA_TILE, rank + rope], a tile of a cache of codes; else NULL */
+};
+
+static size_t mla_cpu_space_bytes(const struct mla_args *a)
+{
+	return a->n_heads * sizeof(struct running_softmax) +
+	       (a->fp8 ? MLA_TILE * ((size_t)a->rank + a->rope) * sizeof(float) : 0);
+}
+
+static struct mla_cpu_space mla_cpu_space_of(const struct mla_args *a, void *workspace)
+{
+	struct mla_cpu_space space = { .running = workspace };
+
+	space.decoded = a->fp8 ? (float *)(space.running + a->n_heads) : NULL;
+	return space;
+}
 
 /* The keys that the row's token sees, `left` tokens from the row's last one, itself counted in. */
 static uint32_t mla_cpu_visible(const struct mla_args *a, uint32_t row, uint32_t left)
@@ -71,18 +92,27 @@ static void mla_cpu_make_plan(const void *args, void *workspace)
 
 /* ---- stage 1 ---- */
 
-/* Look up the keys of positions [first, end), which are in one tile. */
-static void mla_cpu_tile_load(struct mla_tile *tile, const struct mla_args *a, const int32_t *pages,
-	uint32_t first, uint32_t end)
+/* The cached row of a token, which becomes the tile's i-th. */
+static const float *mla_cpu_tile_key(const struct mla_args *a, size_t token, uint32_t i, float *decoded)
 {
 	size_t row = (size_t)a->rank + a->rope;
 
+	if (!decoded)
+		return (const float *)a->kv + token * row;
+	kv_decode(decoded + i * row, (const uint8_t *)a->kv + token * row, a->factors.key, row);
+	return decoded + i * row;
+}
+
+/* Look up the keys of positions [first, end), which are in one tile. */
+static void mla_cpu_tile_load(struct mla_tile *tile, const struct mla_args *a, const int32_t *pages,
+	uint32_t first, uint32_t end, float *decoded)
+{
 	assert(first < end && end - first <= MLA_TILE);
-	for (tile->n = 0; first < end; first++) {
+	for (tile->n = 0; first < end; first++, tile->n++) {
 		size_t page = attention_page(pages[first / a->page_tokens], a->n_pages);
 
-		tile->keys[tile->n++] = (const float *)a->kv +
-			(page * a->page_tokens + first % a->page_tokens) * row;
+		tile->keys[tile->n] = mla_cpu_tile_key(
+			a, page * a->page_tokens + first % a->page_tokens, tile->n, decoded);
 	}
 }
 
@@ -106,12 +136,13 @@ static size_t mla_cpu_split_at(const struct mla_args *a, size_t t, size_t h, siz
 
 /* The keys [split * split_keys, end) of a row, for token t of the chunk; at least one. */
 static void mla_cpu_split_attend(const struct mla_args *a, uint32_t row, uint32_t t, uint32_t split,
-	uint32_t end, struct running_softmax *running)
+	uint32_t end, const struct mla_cpu_space *space)
 {
 	const int32_t *pages = a->block_table + (size_t)row * a->max_pages;
 	const float *q = (const float *)a->q + (size_t)t * a->q_stride + a->nope;
 	const float *latent = (const float *)a->work.latent + (size_t)t * a->n_heads * a->rank;
 	uint32_t first = split * a->sizes.split_keys;
+	struct running_softmax *running = space->running;
 	struct mla_tile tile;
 
 	for (size_t h = 0; h < a->n_heads; h++) {
@@ -120,8 +151,8 @@ static void mla_cpu_split_attend(const struct mla_args *a, uint32_t row, uint32_
 			a->rank * sizeof(float));
 	}
 	for (; first < end; first += MLA_TILE) {
-		mla_cpu_tile_load(
-			&tile, a, pages, first, first + MLA_TILE < end ? first + MLA_TILE : end);
+		mla_cpu_tile_load(&tile, a, pages, first,
+			first + MLA_TILE < end ? first + MLA_TILE : end, space->decoded);
 		for (size_t h = 0; h < a->n_heads; h++)
 			mla_cpu_tile_attend(&tile, a, latent + h * a->rank,
 				q + h * (a->nope + a->rope), &running[h],
@@ -137,13 +168,13 @@ static void mla_cpu_split_attend(const struct mla_args *a, uint32_t row, uint32_
 
 /* Token t of the chunk, which sees n_keys; a split without keys is marked, and not written. */
 static void mla_cpu_token_split(const struct mla_args *a, uint32_t row, uint32_t t, uint32_t n_keys,
-	struct running_softmax *running)
+	const struct mla_cpu_space *space)
 {
 	for (uint32_t s = 0; s < a->sizes.n_splits; s++) {
 		uint32_t first = s * a->sizes.split_keys, end = first + a->sizes.split_keys;
 
 		if (first < n_keys) {
-			mla_cpu_split_attend(a, row, t, s, end < n_keys ? end : n_keys, running);
+			mla_cpu_split_attend(a, row, t, s, end < n_keys ? end : n_keys, space);
 			continue;
 		}
 		for (size_t h = 0; h < a->n_heads; h++)
@@ -154,6 +185,7 @@ static void mla_cpu_token_split(const struct mla_args *a, uint32_t row, uint32_t
 static void mla_cpu_split_lengths(const void *args, void *workspace)
 {
 	const struct mla_args *a = args;
+	const struct mla_cpu_space space = mla_cpu_space_of(a, workspace);
 	uint32_t last = a->first_token + a->n_tokens, begin = 0;
 
 	for (uint32_t r = 0; r < a->n_rows; r++) {
@@ -162,11 +194,11 @@ static void mla_cpu_split_lengths(const void *args, void *workspace)
 		for (uint32_t t = begin > a->first_token ? begin : a->first_token;
 			t < end && t < last; t++)
 			mla_cpu_token_split(a, r, t - a->first_token,
-				mla_cpu_visible(a, r, end - t), workspace);
+				mla_cpu_visible(a, r, end - t), &space);
 		begin = end;
 	}
 	for (uint32_t t = begin > a->first_token ? begin : a->first_token; t < last; t++)
-		mla_cpu_token_split(a, 0, t - a->first_token, 0, workspace);
+		mla_cpu_token_split(a, 0, t - a->first_token, 0, &space);
 }
 
 /* The plan's items of the chunk's tokens. */
@@ -174,13 +206,14 @@ static void mla_cpu_split_items(const void *args, void *workspace)
 {
 	const struct mla_args *a = args;
 	const int32_t *token_items = a->work.plan.token_items + a->first_token;
+	const struct mla_cpu_space space = mla_cpu_space_of(a, workspace);
 
 	for (int32_t i = token_items[0]; i < token_items[a->n_tokens]; i++) {
 		const struct mla_item *item = &a->work.plan.items[i];
 
 		assert((uint32_t)item->row < a->n_rows && (uint32_t)item->token >= a->first_token);
 		mla_cpu_split_attend(a, (uint32_t)item->row, (uint32_t)item->token - a->first_token,
-			(uint32_t)item->split, (uint32_t)item->end, workspace);
+			(uint32_t)item->split, (uint32_t)item->end, &space);
 	}
 }
 
@@ -254,7 +287,7 @@ static int mla_cpu_split(struct stream *stream, const struct mla_args *a, bool p
 	assert(a->query_start && a->seq_lens && a->block_table);
 	assert(a->n_tokens <= a->sizes.chunk_tokens && a->sizes.split_keys % MLA_TILE == 0);
 	return cpu_launch(stream, planned ? &mla_split_planned_op : &mla_split_op, a, sizeof(*a),
-		a->n_heads * sizeof(struct running_softmax));
+		mla_cpu_space_bytes(a));
 }
 
 static int mla_cpu_merge(struct stream *stream, const struct mla_args *a, bool planned)

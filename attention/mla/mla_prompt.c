@@ -112,7 +112,7 @@ int mla_prompt_new(struct device *device, const struct attention_config *config,
 	struct mla_prompt *prompt;
 	int rc;
 
-	if (config->kv_dtype != kernels->dtype || config->activation_dtype != kernels->dtype)
+	if (config->activation_dtype != kernels->dtype)
 		return -ENOTSUP;
 	prompt = calloc(1, sizeof(*prompt));
 	if (!prompt)
@@ -171,6 +171,8 @@ static struct mla_prompt_args mla_prompt_args_of(const struct mla_prompt *prompt
 	return (struct mla_prompt_args){.l = {
 		.q = args->q,
 		.kv = args->kv,
+		.fp8 = attention_fp8(c),
+		.factors = args->factors,
 		.out = args->out,
 		.block_table = block_table,
 		.work = prompt->work,

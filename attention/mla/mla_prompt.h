@@ -64,6 +64,8 @@ struct mla_prompt_layer {
 	uint32_t n_pages;           /* of the cache; ids outside are the null page; 0: not known */
 	uint32_t n_heads, rank, nope, rope, v;
 	float scale;
+	bool fp8;                   /* kv is e4m3, with the factor of keys */
+	struct kv_factors factors;
 };
 
 /* Some pieces of it. The queries whose position is below first_key + n_keys are complete and go to
@@ -78,7 +80,7 @@ struct mla_prompt_state;
 
 /* A device's filling. */
 struct mla_prompt_kernels {
-	enum dtype dtype;        /* of activations and cache */
+	enum dtype dtype;        /* of activations, and of a cache that is not fp8 */
 	uint32_t granule;        /* pieces begin at multiples of it; a power of two */
 	uint32_t max_keys;       /* of a chunk; a power of two, and a multiple of MLA_TILE */
 	uint64_t expanded_bytes; /* a chunk takes no more than it, but for 256 keys at least */

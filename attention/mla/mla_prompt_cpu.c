@@ -17,6 +17,7 @@
 #include "attention/attention_cpu.h"
 #include "attention/mla/mla.h"
 #include "attention/mla/mla_prompt.h"
+#include "kernels/convert.h"
 #include "kernels/cpu/cpu.h"
 
 struct mla_prompt_cpu_args {
@@ -35,6 +36,15 @@ static const float *mla_prompt_cpu_key(const struct mla_prompt_cpu_args *a, size
 
 /* ---- gather ---- */
 
+/* n elements of the cache from `at` on. */
+static void mla_prompt_cpu_read(const struct mla_prompt_layer *l, size_t at, float *ret, size_t n)
+{
+	if (l->fp8)
+		kv_decode(ret, (const uint8_t *)l->kv + at, l->factors.key, n);
+	else
+		memcpy(ret, (const float *)l->kv + at, n * sizeof(*ret));
+}
+
 static void mla_prompt_cpu_gather_piece(const void *args, void *workspace)
 {
 	const struct mla_prompt_cpu_args *a = args;
@@ -43,13 +53,12 @@ static void mla_prompt_cpu_gather_piece(const void *args, void *workspace)
 	for (uint32_t k = 0; k < a->piece.n_keys; k++) {
 		uint32_t position = a->piece.first_key + k;
 		size_t page = attention_page(pages[position / a->l.page_tokens], a->l.n_pages);
-		const float *cached = (const float *)a->l.kv +
-			(page * a->l.page_tokens + position % a->l.page_tokens) * (a->l.rank + a->l.rope);
+		size_t at = (page * a->l.page_tokens + position % a->l.page_tokens) * (a->l.rank + a->l.rope);
 		size_t to = a->piece.key_row + k;
 
-		memcpy((float *)a->l.work.latents + to * a->l.rank, cached, a->l.rank * sizeof(float));
-		memcpy((float *)a->l.work.ropes + to * a->l.rope, cached + a->l.rank,
-			a->l.rope * sizeof(float));
+		mla_prompt_cpu_read(&a->l, at, (float *)a->l.work.latents + to * a->l.rank, a->l.rank);
+		mla_prompt_cpu_read(
+			&a->l, at + a->l.rank, (float *)a->l.work.ropes + to * a->l.rope, a->l.rope);
 	}
 }
 

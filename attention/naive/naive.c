@@ -28,15 +28,15 @@ static enum attention_support naive_support(
 	return ATTENTION_NEVER;
 }
 
-/* Only the cpu device has kernels for this backend, and its cache is float32. */
+/* Only the cpu device has kernels for this backend, and its activations are float32. */
 static int naive_check(const struct attention_config *config, char *why, size_t size)
 {
 	int rc = config->latent.rank ? attention_check_latent(config, why, size)
 				     : attention_check_gqa(config, why, size);
 
-	if (rc || config->kv_dtype == DTYPE_F32)
+	if (rc || config->activation_dtype == DTYPE_F32)
 		return rc;
-	snprintf(why, size, "it runs on the cpu device alone, and the kv cache is not float32");
+	snprintf(why, size, "it runs on the cpu device alone, and activations are not float32");
 	return -ENOTSUP;
 }
 
@@ -111,6 +111,8 @@ static int naive_queue_row(const struct attention_manager *manager, struct strea
 	return naive_cpu_run(stream, &(struct naive_args){
 		.q = (const float *)args->q + (size_t)first * args->q_stride,
 		.kv = args->kv,
+		.fp8 = attention_fp8(c),
+		.factors = args->factors,
 		.out = (float *)args->out + first * width,
 		.block_table = manager->inputs.block_table + (size_t)index * c->max_pages,
 		.latent = c->latent,

@@ -21,6 +21,8 @@ struct naive_args {
 	uint32_t n_pages; /* of the cache; ids outside are the null page; 0: not known */
 	uint32_t max_seq_len;
 	float scale;
+	bool fp8; /* kv is e4m3, with factors */
+	struct kv_factors factors;
 };
 
 /* Queues the row. */

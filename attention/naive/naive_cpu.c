@@ -42,14 +42,21 @@ static double naive_dot(const float *a, const float *b, size_t n)
 	return naive_dot_loop(a, b, n);
 }
 
-/* The cached key of a position, n elements; its value is page_tokens rows later. */
-static const float *naive_cached(
-	const struct naive_args *a, uint32_t position, uint32_t halves, size_t row)
+/* Elements of the cache, decoded to `line` if they are codes. */
+static const float *naive_read(const struct naive_args *a, size_t at, float factor, size_t n, float *line)
+{
+	if (!a->fp8)
+		return (const float *)a->kv + at;
+	kv_decode(line, (const uint8_t *)a->kv + at, factor, n);
+	return line;
+}
+
+/* The place of a position's key, in rows of the cache; its value is page_tokens rows later. */
+static size_t naive_place(const struct naive_args *a, uint32_t position, uint32_t halves)
 {
 	size_t page = attention_page(a->block_table[position / a->page_tokens], a->n_pages);
 
-	return (const float *)a->kv +
-	       (page * halves * a->page_tokens + position % a->page_tokens) * row;
+	return page * halves * a->page_tokens + position % a->page_tokens;
 }
 
 /* Scores of positions [first, last] become weights; returns their sum. */
@@ -77,32 +84,54 @@ static bool naive_last(const struct naive_args *a, uint32_t j, uint32_t *ret)
 
 /* ---- keys and values ---- */
 
+struct naive_workspace {
+	double *sums;    /* [head_dim] */
+	double *weights; /* [max_seq_len] */
+	float *line;     /* [head_dim] a key or value */
+};
+
+static size_t naive_gqa_bytes(const struct naive_args *a)
+{
+	return ((size_t)a->max_seq_len + a->head_dim) * sizeof(double) + a->head_dim * sizeof(float);
+}
+
+static struct naive_workspace naive_gqa_carve(const struct naive_args *a, void *memory)
+{
+	struct naive_workspace w = { .sums = memory };
+
+	w.weights = w.sums + a->head_dim;
+	w.line = (float *)(w.weights + a->max_seq_len);
+	return w;
+}
+
 /* One query of one head over the positions [first, last]. */
 static void naive_gqa_head(const struct naive_args *a, const float *q, uint32_t kv_head,
-	uint32_t first, uint32_t last, double *weights, double *sums, float *out)
+	uint32_t first, uint32_t last, const struct naive_workspace *w, float *out)
 {
 	size_t row = (size_t)a->n_kv_heads * a->head_dim, at = (size_t)kv_head * a->head_dim;
 	double total;
 
 	for (uint32_t p = first; p <= last; p++)
-		weights[p] = (double)a->scale *
-			     naive_dot(q, naive_cached(a, p, 2, row) + at, a->head_dim);
-	total = naive_weigh(weights, first, last);
-	memset(sums, 0, a->head_dim * sizeof(*sums));
+		w->weights[p] = (double)a->scale * naive_dot(q,
+			naive_read(a, naive_place(a, p, 2) * row + at, a->factors.key, a->head_dim, w->line),
+			a->head_dim);
+	total = naive_weigh(w->weights, first, last);
+	memset(w->sums, 0, a->head_dim * sizeof(*w->sums));
 	for (uint32_t p = first; p <= last; p++) {
-		const float *value = naive_cached(a, p, 2, row) + a->page_tokens * row + at;
+		const float *value = naive_read(a, (naive_place(a, p, 2) + a->page_tokens) * row + at,
+			a->factors.value, a->head_dim, w->line);
 
 		for (uint32_t d = 0; d < a->head_dim; d++)
-			sums[d] += weights[p] * (double)value[d];
+			w->sums[d] += w->weights[p] * (double)value[d];
 	}
 	for (uint32_t d = 0; d < a->head_dim; d++)
-		out[d] = (float)(sums[d] / total);
+		out[d] = (float)(w->sums[d] / total);
 }
 
 static void naive_gqa(const void *args, void *workspace)
 {
 	const struct naive_args *a = args;
-	double *sums = workspace, *weights = sums + a->head_dim;
+	const struct naive_workspace w = naive_gqa_carve(a, workspace);
 	uint32_t group = a->n_heads / a->n_kv_heads;
 	size_t width = (size_t)a->n_heads * a->head_dim;
 
@@ -118,8 +147,8 @@ static void naive_gqa(const void *args, void *workspace)
 		if (a->window && last >= a->window)
 			first = last - a->window + 1;
 		for (uint32_t h = 0; h < a->n_heads; h++)
-			naive_gqa_head(a, q + (size_t)h * a->head_dim, h / group, first, last,
-				weights, sums, out + (size_t)h * a->head_dim);
+			naive_gqa_head(a, q + (size_t)h * a->head_dim, h / group, first, last, &w,
+				out + (size_t)h * a->head_dim);
 	}
 }
 
@@ -131,6 +160,7 @@ struct naive_expanded {
 	double *weights; /* [max_seq_len] */
 	double *sums;    /* [v] */
 	float *line;     /* [rank] a row of W */
+	float *cached;   /* [rank + rope] a row of the cache */
 };
 
 static size_t naive_latent_bytes(const struct naive_args *a)
@@ -138,7 +168,7 @@ static size_t naive_latent_bytes(const struct naive_args *a)
 	const struct attention_latent *l = &a->latent;
 
 	return ((size_t)a->max_seq_len * (l->nope + l->v + 1) + l->v) * sizeof(double) +
-	       l->rank * sizeof(float);
+	       (2 * (size_t)l->rank + l->rope) * sizeof(float);
 }
 
 static struct naive_expanded naive_latent_carve(const struct naive_args *a, void *memory)
@@ -149,12 +179,16 @@ static struct naive_expanded naive_latent_carve(const struct naive_args *a, void
 	e.weights = e.values + (size_t)a->max_seq_len * a->latent.v;
 	e.sums = e.weights + a->max_seq_len;
 	e.line = (float *)(e.sums + a->latent.v);
+	e.cached = e.line + a->latent.rank;
 	return e;
 }
 
-static const float *naive_latent_cached(const struct naive_args *a, uint32_t position)
+static const float *naive_latent_cached(
+	const struct naive_args *a, uint32_t position, const struct naive_expanded *e)
 {
-	return naive_cached(a, position, 1, (size_t)a->latent.rank + a->latent.rope);
+	size_t row = (size_t)a->latent.rank + a->latent.rope;
+
+	return naive_read(a, naive_place(a, position, 1) * row, a->factors.key, row, e->cached);
 }
 
 /* Column i of all keys (or values): row `row` of W times the latents. */
@@ -164,7 +198,7 @@ static void naive_expand_column(const struct naive_args *a, uint32_t row,
 	weight_to_f32(e->line, &a->kv_b, (size_t)row * a->latent.rank, a->latent.rank);
 	for (uint32_t p = 0; p < a->seq_len; p++)
 		column[p * stride] =
-			naive_dot(e->line, naive_latent_cached(a, p), a->latent.rank);
+			naive_dot(e->line, naive_latent_cached(a, p, e), a->latent.rank);
 }
 
 static void naive_expand_head(
@@ -188,7 +222,7 @@ static void naive_latent_head(const struct naive_args *a, const float *q, uint32
 
 	for (uint32_t p = 0; p <= last; p++) {
 		double score =
-			naive_dot(q + l->nope, naive_latent_cached(a, p) + l->rank, l->rope);
+			naive_dot(q + l->nope, naive_latent_cached(a, p, e) + l->rank, l->rope);
 
 		for (uint32_t i = 0; i < l->nope; i++)
 			score += (double)q[i] * e->keys[(size_t)p * l->nope + i];
@@ -235,6 +269,5 @@ int naive_cpu_run(struct stream *stream, const struct naive_args *a)
 	if (a->latent.rank)
 		return cpu_launch(
 			stream, &naive_latent_op, a, sizeof(*a), naive_latent_bytes(a));
-	return cpu_launch(stream, &naive_gqa_op, a, sizeof(*a),
-		((size_t)a->max_seq_len + a->head_dim) * sizeof(double));
+	return cpu_launch(stream, &naive_gqa_op, a, sizeof(*a), naive_gqa_bytes(a));
 }

@@ -47,7 +47,7 @@ static int paged_manager_fill(struct attention_manager *base)
 	struct paged_manager *manager = (struct paged_manager *)base;
 	const struct paged_kernels *kernels = ATTENTION_KERNELS(paged, base->kind);
 
-	if (!kernels || base->config.kv_dtype != kernels->dtype)
+	if (!kernels || base->config.activation_dtype != kernels->dtype)
 		return -ENOTSUP;
 	manager->kernels = kernels;
 	return kernels->state_new ? kernels->state_new(base, &manager->state) : 0;
@@ -119,6 +119,8 @@ static int paged_run(struct attention_metadata *base, struct stream *stream,
 	return manager->kernels->run(manager->state, stream, &(struct paged_args){
 		.q = args->q,
 		.kv = args->kv,
+		.fp8 = attention_fp8(c),
+		.factors = args->factors,
 		.out = args->out,
 		.query_start = inputs->query_start,
 		.seq_lens = inputs->seq_lens,

@@ -22,6 +22,8 @@ struct paged_args {
 	uint32_t n_heads, n_kv_heads, head_dim, page_tokens;
 	uint32_t n_pages;           /* of the cache; ids outside are the null page; 0: not known */
 	float scale;
+	bool fp8; /* kv is e4m3, with factors */
+	struct kv_factors factors;
 	/* The host's facts of the batch, which determine the grid and are the same at capture and replay: rows
 	 * longer than PAGED_MAX_UNIFORM_QUERY, their longest query, and that of the other rows. */
 	uint32_t n_long, max_long_query, max_query;
@@ -32,7 +34,7 @@ struct paged_state;
 
 /* One device's kernels. */
 struct paged_kernels {
-	enum dtype dtype; /* of activations and cache */
+	enum dtype dtype; /* of activations, and of a cache that is not fp8 */
 	/* Allocates what the kernels write to, and loads them; before lock. The manager
 	 * outlives the state. Both are absent where there is no state. */
 	int (*state_new)(const struct attention_manager *manager, struct paged_state **ret);

@@ -27,6 +27,8 @@ static void paged_cpu_token(const struct paged_args *a, const float *q, const in
 		.n_kv_heads = a->n_kv_heads,
 		.head_dim = a->head_dim,
 		.n_pages = a->n_pages,
+		.decoded = gqa_decoded(running, a->n_heads, a->fp8),
+		.factors = a->factors,
 	};
 	uint32_t first = 0, end = position + 1;
 	struct gqa_tile tile;
@@ -87,8 +89,8 @@ static int paged_cpu_run(
 {
 	assert(a->query_start && a->seq_lens && a->block_table);
 	assert(a->n_heads % a->n_kv_heads == 0);
-	return cpu_launch(
-		stream, &paged_cpu_op, a, sizeof(*a), a->n_heads * sizeof(struct running_softmax));
+	return cpu_launch(stream, &paged_cpu_op, a, sizeof(*a),
+		gqa_workspace_bytes(a->n_heads, a->n_kv_heads, a->head_dim, a->fp8));
 }
 
 const struct paged_kernels paged_cpu_kernels = { .dtype = DTYPE_F32, .run = paged_cpu_run };

@@ -38,31 +38,39 @@ static void rope_head(float *head, const float *norm, float eps, const float *co
 	rope_rotate(head, cos_sin, n, false);
 }
 
-/* The first k head of a token; its v heads are half a page later. */
-static float *rope_cache_row(const struct op_rope_and_cache *a, int32_t slot)
+/* The element of a token's first k head in the cache; its v heads are half a page later. */
+static size_t rope_cache_at(const struct op_rope_and_cache *a, int32_t slot)
 {
 	size_t page = (uint32_t)slot / a->page_tokens, offset = (uint32_t)slot % a->page_tokens;
 	size_t row = (size_t)a->n_kv_heads * a->head_dim;
 
-	return (float *)a->kv + (page * 2 * a->page_tokens + offset) * row;
+	return (page * 2 * a->page_tokens + offset) * row;
 }
 
+/* k: the token's heads of k, then those of v; row: [n_kv_heads, head_dim]. */
 static void rope_write_cache(const struct op_rope_and_cache *a, int32_t slot, const float *k,
-	const float *k_norm, const float *cos_sin)
+	const float *k_norm, const float *cos_sin, float *row)
 {
-	size_t row = (size_t)a->n_kv_heads * a->head_dim;
-	float *cached = rope_cache_row(a, slot);
+	const size_t n = (size_t)a->n_kv_heads * a->head_dim, at = rope_cache_at(a, slot);
+	const size_t to_value = a->page_tokens * n;
 
-	memcpy(cached, k, row * sizeof(*k));
+	memcpy(row, k, n * sizeof(*k));
 	for (uint32_t h = 0; h < a->n_kv_heads; h++)
-		rope_head(cached + (size_t)h * a->head_dim, k_norm, a->eps, cos_sin, a->head_dim);
-	memcpy(cached + a->page_tokens * row, k + row, row * sizeof(*k));
+		rope_head(row + (size_t)h * a->head_dim, k_norm, a->eps, cos_sin, a->head_dim);
+	if (a->fp8) {
+		kv_encode((uint8_t *)a->kv + at, row, a->factors.key, n);
+		kv_encode((uint8_t *)a->kv + at + to_value, k + n, a->factors.value, n);
+		return;
+	}
+	memcpy((float *)a->kv + at, row, n * sizeof(*row));
+	memcpy((float *)a->kv + at + to_value, k + n, n * sizeof(*k));
 }
 
 static void rope_and_cache_run(const void *args, void *workspace)
 {
 	const struct op_rope_and_cache *a = args;
 	float *storage = workspace, *k_storage = storage + a->head_dim;
+	float *row = k_storage + a->head_dim;
 	const float *q_norm = a->q_norm.data ? weight_vector(&a->q_norm, storage) : NULL;
 	const float *k_norm = a->k_norm.data ? weight_vector(&a->k_norm, k_storage) : NULL;
 	size_t stride = (size_t)(a->n_heads + 2 * a->n_kv_heads) * a->head_dim;
@@ -76,35 +84,48 @@ static void rope_and_cache_run(const void *args, void *workspace)
 			rope_head(
 				q + (size_t)h * a->head_dim, q_norm, a->eps, cos_sin, a->head_dim);
 		if (a->slot_mapping[t] >= 0)
-			rope_write_cache(a, a->slot_mapping[t], k, k_norm, cos_sin);
+			rope_write_cache(a, a->slot_mapping[t], k, k_norm, cos_sin, row);
 	}
 }
 
-CPU_OP(rope_and_cache, 2 * a->head_dim * sizeof(float))
+CPU_OP(rope_and_cache, (2 + (size_t)a->n_kv_heads) * a->head_dim * sizeof(float))
 
 /* ---- latent attention ---- */
+
+/* The row of the cache of a token whose latent and key are kv_a. */
+static void mla_rope_row(const struct op_mla_rope_and_cache *a, const float *kv_a, const float *norm,
+	const float *cos_sin, float *ret)
+{
+	rms_normalise(ret, kv_a, norm, a->rank, a->eps);
+	memcpy(ret + a->rank, kv_a + a->rank, a->rope * sizeof(*ret));
+	rope_rotate(ret + a->rank, cos_sin, a->rope, a->interleaved);
+}
 
 static void mla_rope_and_cache_run(const void *args, void *workspace)
 {
 	const struct op_mla_rope_and_cache *a = args;
-	const float *norm = weight_vector(&a->norm, workspace);
+	float *storage = workspace, *line = storage + a->rank;
+	const float *norm = weight_vector(&a->norm, storage);
 	size_t head = (size_t)a->nope + a->rope, row = (size_t)a->rank + a->rope;
 
 	for (size_t t = 0; t < a->n_tokens; t++) {
 		const float *cos_sin =
 			rope_angles(a->cos_sin, a->rope, a->max_positions, a->positions[t]);
 		const float *kv_a = (const float *)a->kv_a + t * row;
-		float *q = (float *)a->q + t * a->n_heads * head, *cached;
+		float *q = (float *)a->q + t * a->n_heads * head;
+		size_t at;
 
 		for (size_t h = 0; h < a->n_heads; h++)
 			rope_rotate(q + h * head + a->nope, cos_sin, a->rope, a->interleaved);
 		if (a->slot_mapping[t] < 0)
 			continue;
-		cached = (float *)a->kv + (size_t)a->slot_mapping[t] * row;
-		rms_normalise(cached, kv_a, norm, a->rank, a->eps);
-		memcpy(cached + a->rank, kv_a + a->rank, a->rope * sizeof(*cached));
-		rope_rotate(cached + a->rank, cos_sin, a->rope, a->interleaved);
+		at = (size_t)a->slot_mapping[t] * row;
+		mla_rope_row(a, kv_a, norm, cos_sin, line);
+		if (a->fp8)
+			kv_encode((uint8_t *)a->kv + at, line, a->factors.key, row);
+		else
+			memcpy((float *)a->kv + at, line, row * sizeof(*line));
 	}
 }
 
-CPU_OP(mla_rope_and_cache, a->rank * sizeof(float))
+CPU_OP(mla_rope_and_cache, (2 * (size_t)a->rank + a->rope) * sizeof(float))

@@ -3,6 +3,8 @@
 
 #include <sys/mman.h>
 
+#include "tests/e4m3.h"
+
 /* ---- sizes ---- */
 
 /* Elements of a page: keys and values, or the latent rows alone. */
@@ -46,6 +48,16 @@ static void *device_alloc(struct fixture *f, size_t bytes)
 
 	assert_int_equal(f->device->ops->mem_alloc(f->device, bytes, &memory), 0);
 	return memory;
+}
+
+static bool is_fp8(const struct fixture *f)
+{
+	return f->config.kv_dtype == DTYPE_E4M3;
+}
+
+static size_t kv_bytes(const struct fixture *f)
+{
+	return is_fp8(f) ? 1 : act_bytes(f);
 }
 
 /* An image of n * bytes, and the device's memory for n * device_bytes: the same one on the cpu. */
@@ -141,7 +153,7 @@ static void config_init(struct fixture *f, const struct shape *s)
 		.max_seq_len = s->max_seq_len,
 		.max_decode_query = 4,
 		.activation_dtype = f->is_cuda ? DTYPE_BF16 : DTYPE_F32,
-		.kv_dtype = f->is_cuda ? DTYPE_BF16 : DTYPE_F32,
+		.kv_dtype = s->fp8 ? DTYPE_E4M3 : f->is_cuda ? DTYPE_BF16 : DTYPE_F32,
 	};
 	f->windows[FIXTURE_LAYER] = s->window;
 	f->sharp = s->sharp;
@@ -168,13 +180,39 @@ static void put(struct fixture *f, void *dst, const float *src, size_t n)
 	free(halves);
 }
 
+/* Elements of the cache from `first` on, to the device's memory for it. */
+static void put_kv(struct fixture *f, void *dst, size_t to, size_t first, size_t n)
+{
+	const struct attention_config *c = &f->config;
+	size_t half = (size_t)c->page_tokens * c->n_kv_heads * c->head_dim;
+	uint8_t *codes;
+
+	if (!is_fp8(f)) {
+		put(f, (char *)dst + to * act_bytes(f), f->kv + first, n);
+		return;
+	}
+	codes = malloc(n + 1);
+	assert_non_null(codes);
+	for (size_t i = 0; i < n; i++) {
+		bool is_value = !c->latent.rank && (first + i) / half % 2;
+
+		codes[i] = e4m3_from_float(f->kv[first + i] /
+			(is_value ? FIXTURE_FACTORS.value : FIXTURE_FACTORS.key));
+	}
+	if (f->is_cuda)
+		test_copy(f->device, (char *)dst + to, codes, n);
+	else
+		memcpy((char *)dst + to, codes, n);
+	free(codes);
+}
+
 static void weight_new(struct fixture *f)
 {
 	const struct attention_latent *l = &f->config.latent;
 	void *data;
 
 	f->kv_b = (struct weight){
-		.dtype = f->config.kv_dtype,
+		.dtype = f->config.activation_dtype,
 		.rows = f->config.n_heads * (l->nope + l->v),
 		.cols = l->rank,
 	};
@@ -198,7 +236,13 @@ void fixture_init(struct fixture *f, struct device *device, const char *backend,
 	config_init(f, shape);
 	assert_int_equal(f->device->ops->stream_new(f->device, &f->stream), 0);
 	inputs_new(f);
-	f->kv = image_new(f, kv_elements(f), sizeof(float), act_bytes(f), &f->kv_device);
+	if (is_fp8(f)) {
+		f->kv_device = device_alloc(f, kv_elements(f) + 1);
+		f->kv = malloc(kv_elements(f) * sizeof(float));
+		assert_non_null(f->kv);
+	} else {
+		f->kv = image_new(f, kv_elements(f), sizeof(float), act_bytes(f), &f->kv_device);
+	}
 	f->q = image_new(f, q_elements(f), sizeof(float), act_bytes(f), &f->q_device);
 	f->out = image_new(f, out_elements(f), sizeof(float), act_bytes(f), &f->out_device);
 	weight_new(f);
@@ -243,7 +287,7 @@ static uint32_t far_page(const struct fixture *f)
 
 static size_t far_bytes(const struct fixture *f)
 {
-	return (far_page(f) + (size_t)f->n_pages) * page_elements(f) * act_bytes(f);
+	return (far_page(f) + (size_t)f->n_pages) * page_elements(f) * kv_bytes(f);
 }
 
 void fixture_go_far(struct fixture *f)
@@ -268,8 +312,7 @@ static void move_far(struct fixture *f, uint32_t r, const struct row *row)
 		int32_t *entry = &f->inputs.block_table[r * c->max_pages + i];
 		int32_t to = *entry + (int32_t)(far_page(f) / (i % 2 ? 1 : 2));
 
-		put(f, (char *)f->kv_far + (size_t)to * page * act_bytes(f),
-			f->kv + (size_t)*entry * page, page);
+		put_kv(f, f->kv_far, (size_t)to * page, (size_t)*entry * page, page);
 		*entry = to;
 	}
 }
@@ -284,6 +327,8 @@ void fixture_deinit(struct fixture *f)
 	inputs_list(f, list);
 	for (size_t i = 0; i < N_INPUTS; i++)
 		image_free(f, pointer_at(f, list[i].image), pointer_at(f, list[i].device));
+	if (is_fp8(f) && !f->is_cuda)
+		free(f->kv);
 	image_free(f, f->kv, f->kv_device);
 	image_free(f, f->q, f->q_device);
 	image_free(f, f->out, f->out_device);
@@ -441,6 +486,8 @@ void fixture_upload(struct fixture *f)
 {
 	struct input list[N_INPUTS];
 
+	if (is_fp8(f) && !f->is_cuda && !f->kv_far)
+		put_kv(f, f->kv_device, 0, 0, kv_elements(f));
 	if (!f->is_cuda)
 		return;
 	assert_int_equal(f->device->ops->stream_sync(f->stream), 0);
@@ -449,7 +496,7 @@ void fixture_upload(struct fixture *f)
 		test_copy(f->device, pointer_at(f, list[i].device), pointer_at(f, list[i].image),
 			list[i].bytes);
 	if (!f->kv_far)
-		put(f, f->kv_device, f->kv, kv_elements(f));
+		put_kv(f, f->kv_device, 0, 0, kv_elements(f));
 	put(f, f->q_device, f->q, q_elements(f));
 }
 
@@ -469,6 +516,7 @@ int fixture_enqueue(struct fixture *f, uint32_t layer)
 		.q = f->q_device,
 		.q_stride = f->q_stride,
 		.kv = f->kv_far ? f->kv_far : f->kv_device,
+		.factors = FIXTURE_FACTORS,
 		.out = f->out_device,
 		.kv_b = &f->kv_b,
 	});

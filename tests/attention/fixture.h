@@ -6,8 +6,8 @@
  * A backend over a small paged cache: persistent inputs, cache, queries, and a dense reference in
  * double that knows nothing of pages, splits or absorption (reference.c). Tests see and write host
  * images, which each placing and each build takes to the device; a wait brings the output back. On
- * the cpu device the images are the device's memory. On cuda all contents are numbers that bf16
- * has.
+ * the cpu device the images are the device's memory, but for a cache in fp8. On cuda all contents are
+ * numbers that bf16 has.
  *
  * What a token has is a function of (its sequence's seed, position, element), so the same token can
  * be put into any batch. Row r has the slot FIXTURE_ROWS - 1 - r. Whatever no reader may look at is
@@ -36,6 +36,9 @@
 #define FIXTURE_TOKENS 160u
 #endif
 
+/* Not powers of two; what values are at most, 2, is more than 448 times the second. */
+#define FIXTURE_FACTORS ((struct kv_factors){ 0.0123f, 0.0041f })
+
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* Latent attention where latent.rank is not 0: then the kv heads follow from it. */
@@ -45,6 +48,7 @@ struct shape {
 	/* Not 0: scores are scaled by as much more and W is normalised, so that few keys decide and
 	 * a wrong one shows. The output of a head is judged by its distance from the reference. */
 	float sharp;
+	bool fp8; /* keys and values lie in the cache as e4m3, with FIXTURE_FACTORS */
 };
 
 struct row {

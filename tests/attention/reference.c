@@ -3,6 +3,7 @@
 /* What tokens contain, attention by definition, in double, and batches that are drawn. */
 
 #include "tests/attention/fixture.h"
+#include "tests/e4m3.h"
 
 /* Outputs are rounded to 8 bits, and so are the softmax's weights. */
 #define TOLERANCE 2e-6
@@ -37,6 +38,16 @@ float bf16_to_float(uint16_t x)
 	return y;
 }
 
+/* As a cache of fp8 keeps it. */
+static float coded(const struct fixture *f, enum part part, float x)
+{
+	float factor = part == PART_K ? FIXTURE_FACTORS.key : FIXTURE_FACTORS.value;
+
+	if (f->config.kv_dtype != DTYPE_E4M3 || (part != PART_K && part != PART_V))
+		return x;
+	return e4m3_to_float(e4m3_from_float(x / factor)) * factor;
+}
+
 static float rounded(const struct fixture *f, float x)
 {
 	return f->is_cuda ? bf16_to_float(bf16_from_float(x)) : x;
@@ -54,7 +65,7 @@ float fixture_content(const struct fixture *f, uint32_t seed, enum part part, ui
 		value *= 2;
 	if (part == PART_W && f->sharp != 0)
 		value *= sqrtf(3.0f / (float)f->config.latent.rank);
-	return rounded(f, value);
+	return coded(f, part, rounded(f, value));
 }
 
 /* ---- what is seen ---- */

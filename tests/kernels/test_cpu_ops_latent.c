@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The ops of latent attention: products a head, and what comes ahead of attention. */
 #include "tests/kernels/cpu_ops_fixture.h"
+#include "tests/e4m3.h"
 
 /* ---- products a head ---- */
 
@@ -231,6 +232,26 @@ static void test_mla_rope_rotates_queries_and_caches_normed_latents(void **state
 	}
 }
 
+static void test_mla_rope_stores_fp8_rounded_to_nearest_by_the_factor_of_keys(void **state)
+{
+	struct rope_case wide, narrow;
+
+	rng = 4;
+	wide = rope_new(true);
+	rng = 4;
+	narrow = rope_new(true);
+	narrow.a.fp8 = true;
+	narrow.a.factors.key = 0.0031f; /* so that large values saturate; of values there are none */
+	RUN(mla_rope_and_cache, &wide.a);
+	RUN(mla_rope_and_cache, &narrow.a);
+	assert_memory_equal(narrow.q.data, wide.q.data, wide.q.bytes);
+	for (size_t i = 0; i < PAGES * PAGE * (RANK + ROPE); i++)
+		assert_int_equal(((uint8_t *)narrow.kv.data)[i], isnan(F(wide.kv)[i]) ? 0xff
+			: e4m3_from_float(F(wide.kv)[i] / narrow.a.factors.key));
+	narrow.a.factors.key = 0;
+	assert_refused(mla_rope_and_cache, &narrow.a);
+}
+
 static void test_mla_rope_refuses_shapes_that_cannot_be(void **state)
 {
 	struct rope_case c = rope_new(true);
@@ -252,6 +273,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_head_gemm_of_no_rows_writes_nothing),
 	cmocka_unit_test(test_head_gemm_refuses_heads_outside_of_the_weight),
 	cmocka_unit_test(test_mla_rope_rotates_queries_and_caches_normed_latents),
+	cmocka_unit_test(test_mla_rope_stores_fp8_rounded_to_nearest_by_the_factor_of_keys),
 	cmocka_unit_test(test_mla_rope_refuses_shapes_that_cannot_be),
 };
 

@@ -4,6 +4,8 @@
 
 #include <sys/mman.h>
 
+#include "tests/e4m3.h"
+
 enum { ROPE_TOKENS = 11, ROPE_POSITIONS = 50, ROPE_PAGES = 6, PAGE_TOKENS = 5 };
 
 struct rope_case {
@@ -193,7 +195,66 @@ static void test_rope_reaches_slots_beyond_2_32_elements(void **state)
 	munmap(kv, bytes);
 }
 
+/* Of a cache of fp8 that the same op has written: codes of what the other has, and poison elsewhere. */
+static void check_codes(const struct rope *rope, const uint8_t *codes)
+{
+	const struct op_rope_and_cache *a = &rope->args;
+	size_t half = (size_t)PAGE_TOKENS * a->n_kv_heads * a->head_dim;
+
+	for (size_t i = 0; i < ROPE_PAGES * 2 * half; i++) {
+		float wide = F(rope->kv)[i], factor = i / half % 2 ? a->factors.value : a->factors.key;
+
+		assert_int_equal(codes[i], isnan(wide) ? 0xff : e4m3_from_float(wide / factor));
+	}
+}
+
+static void test_rope_stores_fp8_rounded_to_nearest_by_a_factor_each_of_keys_and_values(void **state)
+{
+	static const struct rope_case cases[] = {{4, 2, 64, false, DTYPE_F32}, {6, 2, 10, true, DTYPE_BF16}};
+
+	rng = 23;
+	for (size_t i = 0; i < COUNT_OF(cases); i++) {
+		struct rope wide, narrow;
+		uint32_t n_largest = 0;
+
+		rope_init(&wide, &cases[i]);
+		wide.args.factors = (struct kv_factors){0.03f, 0.0011f}; /* so that large values saturate */
+		narrow = wide;
+		narrow.qkv = buffer_new(wide.qkv.bytes);
+		narrow.kv = buffer_new(wide.kv.bytes / sizeof(float));
+		memcpy(narrow.qkv.data, wide.qkv.data, wide.qkv.bytes);
+		narrow.args.qkv = narrow.qkv.data;
+		narrow.args.kv = narrow.kv.data;
+		narrow.args.fp8 = true;
+		RUN(rope_and_cache, &wide.args);
+		RUN(rope_and_cache, &narrow.args);
+		assert_memory_equal(narrow.qkv.data, wide.qkv.data, wide.qkv.bytes);
+		check_codes(&wide, narrow.kv.data);
+		for (size_t b = 0; b < narrow.kv.bytes; b++)
+			n_largest += (((uint8_t *)narrow.kv.data)[b] & 0x7f) == 0x7e;
+		assert_true(n_largest > 0);
+	}
+}
+
+static void test_rope_refuses_factors_of_fp8_that_are_no_numbers_above_0(void **state)
+{
+	static const float bad[] = {0, -1, INFINITY, NAN};
+	struct rope rope;
+
+	rng = 24;
+	rope_init(&rope, &(struct rope_case){2, 1, 8, false, DTYPE_F32});
+	rope.args.fp8 = true;
+	for (size_t i = 0; i < 2 * COUNT_OF(bad); i++) {
+		rope.args.factors = (struct kv_factors){i % 2 ? bad[i / 2] : 1, i % 2 ? 1 : bad[i / 2]};
+		assert_refused(rope_and_cache, &rope.args);
+	}
+	rope.args.fp8 = false;
+	RUN(rope_and_cache, &rope.args);
+}
+
 static const struct CMUnitTest tests[] = {
+	cmocka_unit_test(test_rope_stores_fp8_rounded_to_nearest_by_a_factor_each_of_keys_and_values),
+	cmocka_unit_test(test_rope_refuses_factors_of_fp8_that_are_no_numbers_above_0),
 	cmocka_unit_test(test_rope_turns_q_and_caches_k_and_v_at_their_slots_only),
 	cmocka_unit_test(test_rope_without_slots_writes_no_page),
 	cmocka_unit_test(test_rope_clamps_positions),
