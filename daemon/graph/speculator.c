@@ -16,6 +16,7 @@ static struct attention_config speculator_attention(const struct speculator_opti
 		.activation_dtype = config.activation_dtype, .kv_dtype = config.kv_dtype};
 	struct attention_config own = model_attention(&o->draft->config, &info);
 
+	assert(own.kv_dtype == config.kv_dtype);
 	own.page_tokens = config.page_tokens;
 	own.max_rows = config.max_rows;
 	own.max_tokens = config.max_tokens;

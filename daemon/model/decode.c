@@ -9,12 +9,12 @@
 #include "daemon/model/transformer.h"
 #include "ipc/cleanup.h"
 
-/* Layers whose only differences are data (llama.c), and attention that sees all tokens. */
+/* Layers whose only differences are data (llama.c), attention that sees all tokens, and a cache that is not fp8. */
 static bool decode_serves_model(const struct model *model, uint32_t max_tokens)
 {
 	const struct model_config *c = &model->config;
 
-	if (c->family > MODEL_QWEN3 || c->experts.n || c->o_bias || c->mlp_bias || model->deterministic)
+	if (c->family > MODEL_QWEN3 || c->experts.n || c->o_bias || c->mlp_bias || model->deterministic || c->kv_fp8)
 		return false;
 	for (uint32_t l = 0; l < c->n_layers; l++)
 		if (c->windows[l] && c->windows[l] < max_tokens)

@@ -51,7 +51,9 @@ static void deepseek_attention(struct pass *p, uint32_t layer)
 		.rope = c->latent.rope,
 		.rank = c->latent.rank,
 		.page_tokens = p->args->page_tokens,
-		.interleaved = c->rope_interleaved);
+		.interleaved = c->rope_interleaved,
+		.fp8 = c->kv_fp8,
+		.factors = l->kv_factors);
 	pass_attend(p, layer, c->n_heads * (c->latent.nope + c->latent.rope));
 	pass_add_gemm(p, p->b->attention, &l->o, &l->o_bias);
 }

@@ -155,6 +155,7 @@ void hf_compressed_parse(const struct field_object *object, struct quantisation 
 		{"sparsity_config", NULL, false},
 		{"transform_config", "{}", false},
 		{"run_compressed", NULL, false},
+		{"kv_cache_scheme", NULL, false},
 		{"version", NULL, false},
 	};
 	const struct field_object groups = field_member(object, "config_groups", GROUPS);

@@ -16,8 +16,39 @@
 #include "daemon/model/hf_rules.h"
 
 #define KEY "quantization_config"
+#define KV "kv_cache_scheme"
 
 DEFINE_CLEANUP(quantisation, struct quantisation, quantisation_free)
+
+/* A cache in fp8 with a factor a tensor, which the files have ("static"). It is the caller who asks for such a
+ * cache, so a scheme that is not supported is an error only then. */
+static void hf_quantisation_parse_kv(const struct field_object *object, struct quantisation *ret)
+{
+	static const struct hf_rule rules[] = {
+		{"num_bits", "8", true},
+		{"type", "\"float\"", true},
+		{"symmetric", "true", false},
+		{"strategy", "\"tensor\"", true},
+		{"dynamic", "false", false},
+		{"group_size", "-1", false},
+		{"block_structure", "[]", false},
+		{"actorder", "false", false},
+		{"scale_dtype", NULL, false},
+		{"zp_dtype", NULL, false},
+		{"observer", NULL, false},
+		{"observer_kwargs", NULL, false},
+	};
+	const json_t *scheme = json_object_get(object->json, KV);
+	struct field_file file = {.path = object->file->path, .error = &ret->kv_error};
+	const struct field_object whole = {object->json, object->prefix, &file};
+	const struct field_object fields = {scheme, KEY "." KV ".", &file};
+
+	if (json_is_object(scheme))
+		hf_rules_check(&fields, rules, sizeof(rules) / sizeof(rules[0]));
+	else if (scheme && !json_is_null(scheme) && strcmp(field_string(object, KV, ""), "static"))
+		hf_rules_refuse(&whole, KV, scheme);
+	ret->kv_rc = file.rc;
+}
 
 /* Older files call the list ignored_layers. */
 static void hf_quantisation_parse_excluded(
@@ -45,6 +76,7 @@ static void hf_quantisation_parse_fp8(const struct field_object *object, struct 
 		{"modules_to_not_convert", NULL, false},
 		{"ignored_layers", NULL, false},
 		{"dequantize", NULL, false},
+		{"kv_cache_scheme", NULL, false},
 	};
 
 	hf_rules_check(object, rules, sizeof(rules) / sizeof(rules[0]));
@@ -172,6 +204,7 @@ void hf_quantisation_parse(const struct field_object *root, struct quantisation 
 			parse = methods[i].parse;
 	}
 	parse(&object, q);
+	hf_quantisation_parse_kv(&object, q);
 	if (!root->file->rc)
 		*ret = STEAL(q);
 }

@@ -26,7 +26,9 @@ void llama_attention(struct pass *p, uint32_t layer)
 		.n_heads = c->n_heads,
 		.n_kv_heads = c->n_kv_heads,
 		.head_dim = c->head_dim,
-		.page_tokens = p->args->page_tokens);
+		.page_tokens = p->args->page_tokens,
+		.fp8 = c->kv_fp8,
+		.factors = l->kv_factors);
 	pass_attend(p, layer, (c->n_heads + 2 * c->n_kv_heads) * c->head_dim);
 	pass_add_gemm(p, p->b->attention, &l->o, &l->o_bias);
 }

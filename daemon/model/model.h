@@ -27,6 +27,7 @@ struct model_layer {
 	struct weight kv_a, kv_a_bias;         /* [rank + rope, hidden] */
 	struct weight kv_a_norm;               /* [1, rank] */
 	struct weight kv_b;                    /* [n_heads * (nope + v), rank] */
+	struct kv_factors kv_factors;          /* of config.kv_fp8 */
 	/* experts; data NULL: a dense layer */
 	struct weight router;                     /* [n, hidden] */
 	struct weight router_bias;                /* [1, n] float32; for choosing */
@@ -62,6 +63,7 @@ struct model {
 	 * its tensors: "Q4_K, Q6_K, widened to bf16 at load". With a head that was rounded, alone or behind "; ":
 	 * "head fp8, kept packed", or "head fp8, widened to f32 at load" */
 	char quantised[QUANTISATION_TEXT_MAX + 144];
+	uint32_t n_kv_factors;   /* layers whose factors of keys or values are not 1 */
 	bool head_rounded;       /* to e4m3, as config.head_fp8 asks */
 	uint64_t bytes;          /* of that block */
 	uint64_t weights_bytes;  /* likewise, without the rope table */

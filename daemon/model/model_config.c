@@ -26,6 +26,12 @@ static uint32_t model_config_kv_dim(const struct model_config *config)
 	return config->latent.rank ? config->latent.rank + config->latent.rope : config->head_dim;
 }
 
+static enum dtype model_config_kv_dtype(
+	const struct model_config *config, const struct device_info *info)
+{
+	return config->kv_fp8 ? DTYPE_E4M3 : info->kv_dtype;
+}
+
 /* Stretched, by yarn or otherwise, DeepSeek's models sharpen the softmax as well. */
 static float model_config_scale(const struct model_config *config)
 {
@@ -51,7 +57,7 @@ struct attention_config model_attention(
 		.windows = config->windows,
 		.max_decode_query = 1,
 		.activation_dtype = info->activation_dtype,
-		.kv_dtype = info->kv_dtype,
+		.kv_dtype = model_config_kv_dtype(config, info),
 	};
 }
 
@@ -63,7 +69,7 @@ struct kv_config model_kv(
 		.n_kv_heads = config->n_kv_heads,
 		.head_dim = model_config_kv_dim(config),
 		.page_tokens = page_tokens,
-		.dtype = info->kv_dtype,
+		.dtype = model_config_kv_dtype(config, info),
 		.keys_only = config->latent.rank != 0,
 	};
 }

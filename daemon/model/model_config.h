@@ -88,6 +88,7 @@ struct model_config {
 	int32_t eos[MODEL_EOS_MAX];
 	int32_t bos; /* -1: none */
 	struct quantisation *quantisation; /* NULL: weights are not quantised */
+	bool kv_fp8;   /* not the file's, the caller's: the cache is E4M3, with the layers' factors (kv_factors.h) */
 	bool head_fp8; /* not the file's, the caller's: round the head to e4m3 (rounding.h) unless it is quantised */
 	/* generation_config.json's defaults: greedy unless do_sample is true */
 	struct slot_sampling sampling;

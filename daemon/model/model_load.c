@@ -10,6 +10,7 @@
 #include "daemon/model/checkpoint.h"
 #include "daemon/model/d2t.h"
 #include "daemon/model/error.h"
+#include "daemon/model/kv_factors.h"
 #include "daemon/model/upload.h"
 #include "ipc/cleanup.h"
 #include "ipc/clock.h"
@@ -67,6 +68,9 @@ static int model_load_count(const char *directory, const struct model_config *co
 	if (!model)
 		return model_fail(error, -ENOMEM, "%s: no memory for its layers", directory);
 	rc = plan_model(&plan, model);
+	if (rc)
+		return rc;
+	rc = kv_factors_read(checkpoint, directory, config->quantisation, model, error);
 	if (rc)
 		return rc;
 	rc = d2t_read(checkpoint, directory, config, ret_d2t, error);

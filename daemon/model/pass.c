@@ -134,6 +134,7 @@ void pass_attend(struct pass *p, uint32_t layer, uint32_t q_stride)
 		.q = p->b->qkv,
 		.q_stride = q_stride,
 		.kv = a->kv_layers[layer],
+		.factors = p->model->layers[layer].kv_factors,
 		.out = p->b->attention,
 		.kv_b = &p->model->layers[layer].kv_b,
 	};

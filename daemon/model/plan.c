@@ -41,22 +41,27 @@ struct plan_recipe {
 	bool rounds;   /* to e4m3, where the file has it not quantised */
 };
 
+void plan_layer_name(enum model_family family, uint32_t layer, const char *part, char ret[PLAN_NAME_MAX])
+{
+	if (family == MODEL_EAGLE3)
+		snprintf(ret, PLAN_NAME_MAX, "midlayer.%s", part);
+	else
+		snprintf(ret, PLAN_NAME_MAX, "%slayers.%u.%s", family == MODEL_EAGLE ? "" : "model.", layer, part);
+}
+
 static bool plan_find_part(struct plan *plan, const struct plan_recipe *recipe, uint32_t i,
 	struct plan_placement *ret)
 {
 	const struct plan_part *part = &recipe->parts[i % recipe->n_parts];
-	char name[96];
+	char name[PLAN_NAME_MAX];
 
 	if (recipe->layer == NO_LAYER)
 		snprintf(name, sizeof(name), "%s", part->name);
 	else if (recipe->n_experts)
 		snprintf(name, sizeof(name), "model.layers.%u.mlp.experts.%u.%s", recipe->layer,
 			i / recipe->n_parts, part->name);
-	else if (plan->family == MODEL_EAGLE3)
-		snprintf(name, sizeof(name), "midlayer.%s", part->name);
 	else
-		snprintf(name, sizeof(name), "%slayers.%u.%s",
-			plan->family == MODEL_EAGLE ? "" : "model.", recipe->layer, part->name);
+		plan_layer_name(plan->family, recipe->layer, part->name, name);
 	ret->head_rows = plan->checkpoint->has_pairs ? part->head_rows : 0;
 	if (!plan_tensor_find(plan, &(struct plan_want){name, part->rows, recipe->cols, recipe->kind}, ret))
 		return false;

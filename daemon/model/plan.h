@@ -60,6 +60,10 @@ size_t plan_row_bytes(const struct plan_placement *p);
 /* Rows of it that are converted together, at the least. */
 uint32_t plan_rows_together(const struct plan_placement *p);
 
+/* The name of a tensor of a layer, "self_attn.q_proj.weight" and the like; NUL-terminated, perhaps cut. */
+#define PLAN_NAME_MAX 96
+void plan_layer_name(enum model_family family, uint32_t layer, const char *part, char ret[PLAN_NAME_MAX]);
+
 /* Upper bound of placements. */
 uint32_t plan_placements_max(const struct model_config *config);
 /* Set the model's weights and cos_sin; config, max_positions and layers are already set. Of a draft

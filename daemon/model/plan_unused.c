@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "daemon/model/kv_factors.h"
 #include "daemon/model/plan.h"
 #include "ipc/cleanup.h"
 
@@ -71,8 +72,10 @@ int plan_unused(const struct plan *plan, const struct model_config *config, stru
 	}
 	*ret = (struct model_unused){0};
 	for (uint32_t i = 0; i < checkpoint->n_tensors; i++) {
-		if (!used[i] && strcmp(checkpoint->tensors[i].name, FACTORS))
-			plan_count_unused(checkpoint, config, checkpoint->tensors[i].name, ret);
+		const char *name = checkpoint->tensors[i].name;
+
+		if (!used[i] && strcmp(name, FACTORS) && !kv_factors_has(name))
+			plan_count_unused(checkpoint, config, name, ret);
 	}
 	return 0;
 }

@@ -5,6 +5,7 @@
 /* What config.json says of quantised weights: their format, and which modules have them. The
  * tensors themselves are quantised.h's. */
 
+#include "daemon/model/error.h"
 #include "daemon/model/modules.h"
 
 enum quantisation_method {
@@ -24,6 +25,9 @@ struct quantisation {
 	struct modules excluded;
 	bool targets_all;       /* all linear modules; else: */
 	struct modules targets; /* compressed-tensors */
+	/* Of keys and values; counts only for a cache in fp8. Not 0: what the file asks for is not that, with a sentence. */
+	int kv_rc;
+	struct model_error kv_error;
 };
 
 enum quantisation_rule {
