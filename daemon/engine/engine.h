@@ -261,6 +261,7 @@ struct engine_model_facts {
 	const char *name;
 	const struct model *model;
 	const char *attention, *support;
+	const char *kv_dtype; /* of keys and values: "f32", "bf16", "fp8" */
 	bool masks; /* requests may bring some */
 	const struct mode_resolution *mode;
 	const struct mimeo_mask *mask; /* of requests that bring none */

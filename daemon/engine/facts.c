@@ -72,6 +72,11 @@ static void facts_add_weights(struct engine_model_facts *facts, const struct mod
 	facts->load_seconds += model->load_seconds;
 }
 
+static const char *facts_dtype(enum dtype dtype)
+{
+	return dtype == DTYPE_E4M3 ? "fp8" : dtype == DTYPE_F32 ? "f32" : "bf16";
+}
+
 void engine_model_facts(const struct engine *engine, uint32_t model, struct engine_model_facts *ret)
 {
 	const struct runner *runner = &engine->runners[model];
@@ -81,6 +86,7 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 		.name = runner->options.name,
 		.model = runner->model,
 		.attention = runner->options.attention->name,
+		.kv_dtype = facts_dtype(kv_cache_config(runner->kv)->dtype),
 		.masks = runner->options.attention->masks,
 		.support = attention_support_name(runner->options.support),
 		.mode = &runner->options.mode,

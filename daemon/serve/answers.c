@@ -206,6 +206,7 @@ void answers_models(struct serve *serve, struct reply *reply)
 			CELL_COUNT("page_tokens", facts.page_tokens),
 			CELL_COUNT("pages_free", facts.pages_free),
 			CELL_COUNT("pages_total", facts.pages_total),
+			CELL_TEXT("kv_dtype", facts.kv_dtype),
 			CELL_COUNT("kv_bytes", facts.kv_bytes),
 			CELL_COUNT("graphs", facts.n_graphs),
 			CELL_COUNT("graphs_ready", facts.n_ready),

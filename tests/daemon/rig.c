@@ -76,6 +76,7 @@ static void load_draft(struct rig *rig, struct engine_model_options *m, const st
 	struct model_config config;
 
 	assert_int_equal(draft_config_load(folder, &config, &error), 0);
+	config.kv_fp8 = o->kv_fp8;
 	if (draft_load(folder, &config, m->model, NULL, NULL, &m->draft, &error))
 		fail_msg("%s", error.text);
 	model_config_deinit(&config);
@@ -92,6 +93,7 @@ static void load_model(struct rig *rig, const char *folder, struct engine_option
 	struct model_config config;
 
 	assert_int_equal(model_config_load(folder, &config, &error), 0);
+	config.kv_fp8 = o->kv_fp8;
 	snprintf(m->name, sizeof(m->name), "tinycalc-%u", index);
 	m->max_seq_len = or_default(o->max_seq_len, 512);
 	m->kv_pages = or_default(o->kv_pages, 512);

@@ -38,6 +38,7 @@ struct rig_options {
 	uint32_t n_models; /* 0: 1; the same folder under the names of its index */
 	bool no_pieces;    /* piecewise graphs are not available */
 	bool deterministic;
+	bool kv_fp8; /* keys and values of the model and its draft */
 	struct mimeo_mask mask; /* of requests that bring none */
 	const char *draft;    /* folder; NULL: tinycalc's, if n_drafts is not 0 */
 	uint32_t n_drafts;    /* 0: no draft */

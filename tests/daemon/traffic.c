@@ -73,12 +73,15 @@ static struct rig_request request_of(
 
 void traffic_make(const char *model, const char *attention)
 {
-	const struct rig_options eager = {
-		.mode = GRAPH_NONE, .model = model, .attention = attention};
+	traffic_make_by(&(struct rig_options){.mode = GRAPH_NONE, .model = model, .attention = attention});
+}
+
+void traffic_make_by(const struct rig_options *options)
+{
 	static const uint32_t lengths[] = {1, 2, 17, 65, 130, PROMPT_MAX};
 	struct rig rig;
 
-	rig_open_client(&rig, &eager);
+	rig_open_client(&rig, options);
 	for (uint32_t i = 0; i < N_JOBS; i++) {
 		struct rig_request request;
 

@@ -15,6 +15,8 @@
 /* Make up the requests, and answer each alone, eager. model: a folder, or NULL: tinycalc; attention
  * as in struct rig_options. */
 void traffic_make(const char *model, const char *attention);
+/* By such an engine. */
+void traffic_make_by(const struct rig_options *options);
 
 struct traffic_ladder {
 	const char *name;

@@ -307,6 +307,7 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 		.model = &engine->model,
 		.attention = "flex",
 		.support = "UNIFORM_BATCH",
+		.kv_dtype = "fp8",
 		.mode = &engine->mode,
 		.mask = &engine->mask,
 		.max_seq_len = 512,

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A cache of fp8 changes what a model computes, but nothing else does: whatever a backend, a graph, another user of a
+ * page or a draft does with the cache, requests have the tokens that they have alone, eager, in such a cache.
+ */
+#include "tests/daemon/traffic.h"
+
+enum { N_PROMPT = 70, N_TOKENS = 24 }; /* four whole pages and a part of one */
+
+static int make_load(void **state)
+{
+	traffic_make_by(&(struct rig_options){.mode = GRAPH_NONE, .kv_fp8 = true});
+	return 0;
+}
+
+static const struct load_case {
+	const char *name;
+	struct rig_options options;
+	enum graph_mode resolved;
+	uint32_t chunk, ladder;
+} cases[] = {
+	{"test_load_without_graphs_gives_the_tokens_of_each_request_alone", {.mode = GRAPH_NONE}, GRAPH_NONE, 7, 0},
+	{"test_load_in_full_graphs_and_pieces_gives_the_tokens_of_eager", {.mode = GRAPH_FULL_AND_PIECEWISE},
+		GRAPH_FULL_AND_PIECEWISE, 64, 2},
+	{"test_load_under_full_with_flex_gives_the_tokens_of_paged", {.mode = GRAPH_FULL, .attention = "flex"},
+		GRAPH_FULL, 64, 0},
+	{"test_load_with_naive_gives_the_tokens_of_paged", {.mode = GRAPH_NONE, .attention = "naive"}, GRAPH_NONE, 64, 0},
+	{"test_preempted_load_gives_the_tokens_of_eager",
+		{.mode = GRAPH_FULL_AND_PIECEWISE, .preempt_every = 3}, GRAPH_FULL_AND_PIECEWISE, 64, 0},
+	{"test_verified_load_gives_the_tokens_of_eager", {.mode = GRAPH_FULL_AND_PIECEWISE, .n_drafts = 4},
+		GRAPH_FULL_AND_PIECEWISE, 64, 0},
+	{"test_preempted_and_verified_load_gives_the_tokens_of_eager",
+		{.mode = GRAPH_NONE, .n_drafts = 3, .preempt_every = 3}, GRAPH_NONE, 64, 0},
+};
+enum { N_CASES = sizeof(cases) / sizeof(cases[0]) };
+
+static void run_load(void **state)
+{
+	const struct load_case *c = *state;
+	struct rig_options options = c->options;
+
+	options.kv_fp8 = true;
+	traffic_run(&options, c->resolved, &traffic_ladders[c->ladder], c->chunk, 0);
+}
+
+static uint64_t page_bytes(const struct rig *rig)
+{
+	const struct engine_model_facts facts = rig_facts(rig);
+
+	return facts.kv_bytes / facts.pages_total;
+}
+
+static void test_page_takes_as_many_bytes_as_elements(void **state)
+{
+	const struct model_config *c;
+	struct rig wide, narrow;
+
+	rig_open(&wide, &(struct rig_options){.mode = GRAPH_NONE, .n_drafts = 2});
+	rig_open(&narrow, &(struct rig_options){.mode = GRAPH_NONE, .n_drafts = 2, .kv_fp8 = true});
+	c = &narrow.runner->model->config;
+	assert_string_equal(rig_facts(&narrow).kv_dtype, "fp8");
+	assert_string_equal(rig_facts(&wide).kv_dtype, test_on_cuda() ? "bf16" : "f32");
+	assert_int_equal(page_bytes(&narrow) * (test_on_cuda() ? 2 : 4), page_bytes(&wide));
+	assert_true(page_bytes(&narrow) > 2ull * 16 * c->n_layers * c->n_kv_heads * c->head_dim); /* the draft's, too */
+	rig_close(&narrow);
+	rig_close(&wide);
+}
+
+static void answer(struct rig_client *client, uint32_t sequence, const int32_t *prompt, uint32_t n, uint32_t n_cached,
+	int32_t *ret)
+{
+	struct rig_request request =
+		rig_ask(client, 0, sequence, prompt, n, N_TOKENS, MIMEO_GENERATE_IGNORE_EOS);
+	struct rig_result result = rig_must(client, request);
+
+	assert_int_equal(result.n_generated, N_TOKENS);
+	assert_int_equal(result.n_cached, n_cached);
+	memcpy(ret, rig_tokens(client, &request), N_TOKENS * sizeof(*ret));
+}
+
+static void test_cached_prompt_gives_the_same_tokens(void **state)
+{
+	struct rig *rig = *state;
+	int32_t prompt[N_PROMPT], first[N_TOKENS], second[N_TOKENS];
+
+	rig_nonsense(prompt, N_PROMPT, 1);
+	answer(&rig->client, 0, prompt, N_PROMPT, 0, first);
+	answer(&rig->client, 0, prompt, N_PROMPT, 64, second);
+	assert_memory_equal(first, second, sizeof(first));
+}
+
+/* Both write to what they share: one of them gets a copy of the page. */
+static void test_forks_go_on_as_one_that_shares_nothing(void **state)
+{
+	const struct msg_row row = {1, 40};
+	const struct msg_step step = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
+	struct rig *rig = *state;
+	int32_t prompt[N_PROMPT], other[N_PROMPT], alone[N_TOKENS], others[N_TOKENS], got[N_TOKENS];
+
+	rig_nonsense(prompt, N_PROMPT, 2);
+	memcpy(other, prompt, sizeof(other));
+	other[45]++;
+	answer(&rig->client, 0, prompt, N_PROMPT, 0, alone);
+	answer(&rig->client, 0, other, N_PROMPT, 32, others);
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
+	rig_must(&rig->client, rig_step(&rig->client, 0, &step, &row, prompt));
+	rig_ok(&rig->client, 0, RING_OP_FORK, 1, 2);
+	answer(&rig->client, 2, other + 40, N_PROMPT - 40, 0, got);
+	assert_memory_equal(got, others, sizeof(got));
+	answer(&rig->client, 1, prompt + 40, N_PROMPT - 40, 0, got);
+	assert_memory_equal(got, alone, sizeof(got));
+	rig_close_histories(&rig->client, 2);
+}
+
+int main(void)
+{
+	enum { N_OWN = 3 };
+	struct CMUnitTest tests[N_CASES + N_OWN] = {
+		cmocka_unit_test(test_page_takes_as_many_bytes_as_elements),
+		RIG_TEST(test_cached_prompt_gives_the_same_tokens, .kv_fp8 = true, .prefix_sharing = ENGINE_PREFIX_ALL),
+		RIG_TEST(test_forks_go_on_as_one_that_shares_nothing, .kv_fp8 = true,
+			.prefix_sharing = ENGINE_PREFIX_ALL),
+	};
+	static const struct test_cpu_only only[] = {
+		{"with_flex", "flex has no kernels for fp8 on cuda"},
+		{"with_naive", "the naive backend is for the cpu device"},
+	};
+
+	for (size_t i = 0; i < N_CASES; i++)
+		tests[N_OWN + i] = (struct CMUnitTest){
+			cases[i].name, run_load, NULL, NULL, (void *)(uintptr_t)&cases[i]};
+	return TEST_RUN_GROUP("engine fp8", tests, only, make_load, NULL);
+}
