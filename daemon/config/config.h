@@ -46,6 +46,7 @@ struct config_model {
 	char breakable[16]; /* "yes", "no" */
 	char deterministic[16]; /* likewise */
 	char head_dtype[16];    /* "model", "fp8" */
+	char kv_dtype[16];      /* likewise */
 	char attention[16]; /* "auto", "naive", "paged", ... */
 	struct mask_text mask; /* of requests that bring none */
 	char draft[CONFIG_FOLDER_MAX]; /* its folder; "": none */
@@ -65,6 +66,7 @@ struct config {
 	char breakable[16];
 	char deterministic[16];
 	char head_dtype[16];
+	char kv_dtype[16];
 	char attention[16];
 	struct mask_text mask;
 	char draft[CONFIG_FOLDER_MAX];
@@ -130,7 +132,7 @@ struct config_key {
 	const char *accepted; /* "auto, naive or paged"; of an integer: appended to its range; or NULL */
 };
 
-#define CONFIG_N_KEYS 36
+#define CONFIG_N_KEYS 37
 extern const struct config_key config_keys[CONFIG_N_KEYS];
 
 /* Fills in the error. -EINVAL. */

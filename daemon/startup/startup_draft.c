@@ -87,6 +87,7 @@ int startup_draft_examine(struct startup_model *model, const struct config *conf
 	if (rc < 0)
 		return startup_refuse(error, rc, "model %s: draft: %s", name, model_error.text);
 	model->has_draft = true;
+	model->draft.kv_fp8 = model->config.kv_fp8; /* both models' keys and values lie in pages of one kind */
 	rc = draft_check(dir, &model->draft, &model->config, &model_error);
 	if (rc < 0)
 		return startup_refuse(error, rc, "model %s: draft: %s", name, model_error.text);

@@ -152,6 +152,7 @@ int startup_model_examine(struct startup_model *model, const struct config *conf
 		return startup_refuse(error, rc, "model %s: %s", options->name, model_error.text);
 	model->has_config = true;
 	model->config.head_fp8 = strcmp(options->head_dtype, "fp8") == 0;
+	model->config.kv_fp8 = strcmp(options->kv_dtype, "fp8") == 0;
 	model->max_seq_len = model->config.max_seq_len;
 	if (limit > model->max_seq_len)
 		log_warn("model %s: max_seq_len %u is more than the model allows: %u is used",
@@ -266,6 +267,9 @@ int startup_model_load(const struct startup_model *model, struct device *device,
 		graph_mode_name(model->mode.resolved),
 		startup_model_wants_deterministic(model) ? ", deterministic" : "");
 
+	if (model->config.kv_fp8)
+		log_info("model %s: keys and values in fp8, %u of %u layers with factors of its files, others with 1",
+			name, loaded->n_kv_factors, loaded->config.n_layers);
 	if (model->config.head_fp8 && !loaded->head_rounded)
 		log_info("model %s: head_dtype = fp8 changes nothing: its files have a quantised head", name);
 	if (model->config.experts.normalise_ignored)

@@ -58,6 +58,7 @@ static const struct {
 	{ "breakable", "no", "no", { "maybe", "or", "1", "YES" } },
 	{ "deterministic", "yes", "yes", { "maybe", "or", "1", "NO" } },
 	{ "head_dtype", "fp8", "fp8", { "bf16", "or", "FP8", "int4", "" } },
+	{ "kv_dtype", "fp8", "fp8", { "bf16", "or", "FP8", "e5m2", "" } },
 	{ "capture", "lazy", "lazy", { "never", "or", "0" } },
 	{ "prefix_sharing", "all", "all", { "yes", "or", "uid", "" } },
 	{ "weights", "alice:3,@batch:1,1001:1000", "alice:3, @batch:1, 1001:1000",
