@@ -42,6 +42,7 @@ struct bench_options {
 	const char *token_us;   /* for the daemon to start */
 	const char *attention;  /* backend, for the daemon to start or in process */
 	const char *head_dtype; /* "model" or "fp8", for the daemon to start or in process */
+	const char *kv_dtype;   /* likewise */
 	const char *draft;      /* directory of the draft model */
 	const char *text;       /* replaces the fixed prompt: one token per byte; or names a file */
 	const char *plot;       /* file for an SVG chart */
@@ -71,7 +72,7 @@ enum bench_flag {
 };
 
 /* Options of a bench that measures a private daemon or, with --socket, a running one. */
-#define BENCH_STARTS " mimeod attention deterministic head-dtype"
+#define BENCH_STARTS " mimeod attention deterministic head-dtype kv-dtype"
 #define BENCH_FINDS BENCH_STARTS " socket name"
 
 /* A panel of a chart: the values of `keys` over those of `x`, with a line for each key and each value of

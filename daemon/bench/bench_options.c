@@ -38,6 +38,7 @@ static const struct option_row {
 	{{"attention", "NAME", "attention backend, as for mimeod(8) (default: auto)"}, WORD, TO(attention)},
 	{{"deterministic", NULL, "a deterministic model, as for mimeod(8)"}, FLAG, TO(deterministic)},
 	{{"head-dtype", "model|fp8", "the output head, as for mimeod(8) (default: model)"}, WORD, TO(head_dtype)},
+	{{"kv-dtype", "model|fp8", "keys and values, as for mimeod(8) (default: model)"}, WORD, TO(kv_dtype)},
 	{{"spin-us", "N", "how long the daemon spins, as for mimeod(8)"}, WORD, TO(spin_us)},
 	{{"graph-mode", "MODE", "of the daemon, as for mimeod(8)"}, WORD, TO(graph_mode)},
 	{{"prefix-sharing", "WHO", "of the daemon, as for mimeod(8)"}, WORD, TO(prefix_sharing)},
@@ -295,6 +296,11 @@ static void bench_options_draft_text(const char *const *given, struct bench_opti
 		o->prompt = o->prompt_least = (uint32_t)strlen(o->text) + 1;
 }
 
+static bool bench_options_is_dtype(const char *text)
+{
+	return strcmp(text, "model") == 0 || strcmp(text, "fp8") == 0;
+}
+
 static int bench_options_check(
 	const struct bench *bench, const char *const *given, const struct bench_options *o)
 {
@@ -302,7 +308,7 @@ static int bench_options_check(
 		const char *one, *other;
 	} apart[] = {{"socket", "mimeod"}, {"socket", "shape"}, {"socket", "spin-us"},
 		{"socket", "graph-mode"}, {"socket", "attention"}, {"socket", "deterministic"},
-		{"socket", "head-dtype"}, {"shape", "model"}, {"text", "prompt"}};
+		{"socket", "head-dtype"}, {"socket", "kv-dtype"}, {"shape", "model"}, {"text", "prompt"}};
 
 	for (size_t i = 0; i < sizeof(apart) / sizeof(apart[0]); i++) {
 		if (bench_options_given(given, apart[i].one) && bench_options_given(given, apart[i].other))
@@ -314,8 +320,10 @@ static int bench_options_check(
 					    "is measured");
 	if (o->model_name && !o->socket)
 		return bench_options_misuse("--name needs --socket");
-	if (strcmp(o->head_dtype, "model") && strcmp(o->head_dtype, "fp8"))
+	if (!bench_options_is_dtype(o->head_dtype))
 		return bench_options_misuse("--head-dtype %s: not model or fp8", o->head_dtype);
+	if (!bench_options_is_dtype(o->kv_dtype))
+		return bench_options_misuse("--kv-dtype %s: not model or fp8", o->kv_dtype);
 	if (o->text && !*o->text)
 		return bench_options_misuse("--text is empty");
 	if ((bench->flags & BENCH_DRAFT) && !o->shape && !o->model_dir != !o->draft)
@@ -353,7 +361,8 @@ int bench_options_read(const struct program *program, int argc, char **argv, str
 	if (optind + 1 < argc)
 		return bench_options_misuse("one bench at a time, and then \"%s\"", argv[optind + 1]);
 	*ret = (struct bench_options){
-		.device = "auto", .attention = "auto", .head_dtype = "model", .timeout_s = 120};
+		.device = "auto", .attention = "auto", .head_dtype = "model", .kv_dtype = "model",
+		.timeout_s = 120};
 	rc = bench_options_apply(bench, given, ret);
 	if (rc != 0)
 		return rc;

@@ -44,7 +44,8 @@ static const struct bench_panel speculation_panels[] = {
 
 static const struct bench benches[] = {
 	{"decode", "decode steps of a model in this process, against the bandwidth floor", bench_decode,
-		BENCH_IN_PROCESS | BENCH_LANE, "batches contexts count attention deterministic head-dtype plot",
+		BENCH_IN_PROCESS | BENCH_LANE, "batches contexts count attention deterministic head-dtype"
+		" kv-dtype plot",
 		"batches=1,8,32,128 contexts=1024 count=64", decode_panels},
 	{"share", "N processes with a sequence each, against a loop in one process", bench_share, 0,
 		"processes prompt tokens spin-us plot" BENCH_FINDS, "processes=1,2,4,8,16 prompt=16 tokens=200",

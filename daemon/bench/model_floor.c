@@ -71,6 +71,7 @@ static int model_floor_draft(const struct floor_work *work, const struct model *
 
 	if (rc)
 		return rc;
+	config.kv_fp8 = target->config.kv_fp8;
 	rc = draft_load(work->options->draft, &config, target, NULL, NULL, &draft, error);
 	model_config_deinit(&config);
 	if (rc)
@@ -94,6 +95,7 @@ static int model_floor_models(
 	if (rc)
 		return rc;
 	config.head_fp8 = strcmp(work->options->head_dtype, "fp8") == 0;
+	config.kv_fp8 = strcmp(work->options->kv_dtype, "fp8") == 0;
 	rc = model_load(probe->device, work->options->model_dir, &config, config.max_seq_len, NULL,
 		NULL, &target, error);
 	model_config_deinit(&config);

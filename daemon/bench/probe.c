@@ -62,6 +62,8 @@ static void probe_randomize(void *memory, size_t bytes, enum dtype dtype)
 		float value = (float)((double)(int32_t)stats_random(&state) * 0x1p-31);
 		if (dtype == DTYPE_F32)
 			((float *)memory)[i] = value;
+		else if (dtype == DTYPE_E4M3)
+			((uint8_t *)memory)[i] = f32_to_e4m3(value);
 		else
 			((uint16_t *)memory)[i] = f32_to_bf16(value);
 	}

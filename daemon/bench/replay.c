@@ -73,6 +73,7 @@ static int replay_load(struct replay *replay, const struct bench_options *option
 	if (rc)
 		return rc;
 	config.head_fp8 = strcmp(options->head_dtype, "fp8") == 0;
+	config.kv_fp8 = strcmp(options->kv_dtype, "fp8") == 0;
 	o->max_seq_len = config.max_seq_len;
 	if (config.max_seq_len < positions)
 		rc = model_fail(error, -ERANGE, "the model takes %u tokens, not %u",

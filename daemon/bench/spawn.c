@@ -200,6 +200,7 @@ static int target_launch(
 	launch_add(&launch, "--attention", o->attention);
 	launch_add(&launch, "--deterministic", o->deterministic ? "yes" : NULL);
 	launch_add(&launch, "--head-dtype", strcmp(o->head_dtype, "model") ? o->head_dtype : NULL);
+	launch_add(&launch, "--kv-dtype", strcmp(o->kv_dtype, "model") ? o->kv_dtype : NULL);
 	launch_add(&launch, "--kv-pages", pages);
 	launch_add(&launch, "--max-sessions-per-uid", "64"); /* BENCH_PROCESSES_MAX */
 	/* A single user may use half of it, a second one a third of the rest. */

@@ -9,7 +9,9 @@
 #include "tests/bench/internals.h"
 
 #include <errno.h>
+#include <string.h>
 
+#include "attention/manager.h"
 #include "attention/mla/mla.h"
 #include "daemon/model/error.h"
 #include "daemon/model/model.h"
@@ -55,7 +57,7 @@ static uint32_t scene_copies(const struct scene *scene, uint64_t bytes)
 
 /* The sizes of a scene whose probe, rows and query are set, from the model's heads: the rest of config is
  * filled in. */
-static void scene_size(struct scene *s, const struct attention_config *heads)
+static void scene_size(struct scene *s, const struct attention_config *heads, bool fp8)
 {
 	struct attention_config *c = &s->config;
 	uint32_t per_row = (s->context + heads->page_tokens - 1) / heads->page_tokens;
@@ -68,14 +70,14 @@ static void scene_size(struct scene *s, const struct attention_config *heads)
 	c->max_seq_len = s->context;
 	c->max_decode_query = 1;
 	c->activation_dtype = s->probe->info.activation_dtype;
-	c->kv_dtype = s->probe->info.kv_dtype;
+	c->kv_dtype = fp8 ? DTYPE_E4M3 : s->probe->info.kv_dtype;
 	c->n_kv_pages = s->n_rows * per_row + 1;
 	s->layer_bytes = (uint64_t)c->n_kv_pages * planes * c->page_tokens * c->n_kv_heads *
 			 c->head_dim * dtype_bytes(c->kv_dtype);
 	c->n_layers = scene_copies(s, s->layer_bytes);
 	s->n_runs = c->n_layers < RUNS_MIN ? RUNS_MIN : c->n_layers;
 	s->weight_bytes = (uint64_t)c->n_heads * (c->latent.nope + c->latent.v) * c->latent.rank *
-			  dtype_bytes(c->kv_dtype);
+			  dtype_bytes(c->activation_dtype);
 	s->n_weights = s->weight_bytes ? scene_copies(s, s->weight_bytes) : 0;
 }
 
@@ -142,7 +144,7 @@ static int scene_take(struct scene *s)
 		{&s->kv, s->layer_bytes * c->n_layers, c->kv_dtype},
 		{&s->q, heads * q_width, c->activation_dtype},
 		{&s->out, heads * (l->rank ? l->v : c->head_dim), c->activation_dtype},
-		{&s->weights, s->weight_bytes * s->n_weights, c->kv_dtype},
+		{&s->weights, s->weight_bytes * s->n_weights, c->activation_dtype},
 	};
 	int rc = scene_take_tables(s);
 
@@ -203,7 +205,7 @@ static int scene_queue(void *arg)
 
 	for (uint32_t i = 0; i < s->n_runs && !rc; i++) {
 		struct weight kv_b = {
-			.dtype = c->kv_dtype,
+			.dtype = c->activation_dtype,
 			.rows = c->n_heads * (c->latent.nope + c->latent.v),
 			.cols = c->latent.rank,
 		};
@@ -213,6 +215,7 @@ static int scene_queue(void *arg)
 			.q_stride = c->n_heads * width,
 			.kv = s->kv + i % c->n_layers * s->layer_bytes,
 			.out = s->out,
+			.factors = {1, 1},
 		};
 
 		if (s->n_weights) {
@@ -261,7 +264,7 @@ static int attend_take_workspace(struct attend *a)
 	void *memory;
 
 	mla_workspace_carve(&s->config, a->kernels, a->planned, &arena, &a->args.work);
-	int rc = probe_take(s->probe, arena.used, s->config.kv_dtype, &memory);
+	int rc = probe_take(s->probe, arena.used, s->config.activation_dtype, &memory);
 	if (rc)
 		return rc;
 	arena = (struct arena){.base = memory, .size = arena.used};
@@ -313,6 +316,8 @@ static int scene_time_attend(struct scene *s, double *ret_seconds)
 			.n_pages = c->n_kv_pages,
 			.sizes = mla_sizes(c, kernels, c->max_tokens),
 			.scale = c->scale,
+			.fp8 = attention_fp8(c),
+			.factors = {1, 1},
 		},
 	};
 
@@ -399,6 +404,7 @@ static void attention_row(struct attention_bench *bench, const struct scene *s, 
 	results_count(results, "heads", NULL, c->n_heads);
 	results_count(results, "kv_heads", NULL, c->n_kv_heads);
 	results_count(results, "head_dim", NULL, c->head_dim);
+	results_text(results, "kv_dtype", NULL, attention_fp8(c) ? "fp8" : "model");
 	if (part) {
 		results_count(results, "rank", NULL, c->latent.rank);
 		results_count(results, "rope", NULL, c->latent.rope);
@@ -465,7 +471,7 @@ static int attention_measure(struct attention_bench *bench, uint32_t n_rows, uin
 	uint32_t mark = bench->probe.n_held;
 	int rc = 0;
 
-	scene_size(&scene, &bench->heads);
+	scene_size(&scene, &bench->heads, strcmp(bench->options->kv_dtype, "fp8") == 0);
 	if (!scene_has_no_space(&scene))
 		rc = attention_time(bench, &scene, &times, error);
 	if (!rc)

@@ -46,7 +46,7 @@ static const struct bench benches[] = {
 		"batches contexts count attention", "batches=1,2,4,8 contexts=1024 count=64"},
 	{"attention", "a model's attention, decoding and on whole prompts", bench_attention,
 		BENCH_IN_PROCESS | BENCH_CONFIG_ONLY,
-		"attention batches contexts query prompts", "batches=1,8,32,128 contexts=1024 query=1"},
+		"attention batches contexts query prompts kv-dtype", "batches=1,8,32,128 contexts=1024 query=1"},
 	{"gemm", "a model's matrix products", bench_gemm, BENCH_IN_PROCESS | BENCH_CONFIG_ONLY,
 		"batches sides packed", "batches=1,8,32,128 sides=0 packed=0"},
 	{"experts", "a model's experts: routing, grouping, products and their sum", bench_experts,

@@ -79,6 +79,14 @@ static void test_decode_reads_a_head_in_fp8_as_the_device_has_it(void **state)
 	json_decref(rows);
 }
 
+static void test_decode_counts_keys_and_values_in_fp8_as_a_byte_each(void **state)
+{
+	json_t *rows = rows_of_tiny("decode --batches 3 --contexts 64 --count 2 --kv-dtype fp8");
+
+	assert_true(number(rows, 0, "kv_bytes") == 3 * 64 * TINY_KV_BYTES_A_TOKEN / 4);
+	json_decref(rows);
+}
+
 /* Where what a shape's folder was made in is empty again. */
 static void test_made_model_goes_with_the_run(void **state)
 {
@@ -137,6 +145,7 @@ static void test_nonsense_is_status_2_and_no_daemon_status_1(void **state)
 	assert_run(2, "decode --batches 1,,2", ": not a list of at most 16 numbers of rows from 1 to 65536");
 	assert_run(2, "load --prompt 5-2", ": not N or N-M, numbers of tokens from 1 to 1048576");
 	assert_run(2, "decode --head-dtype int8", "--head-dtype int8: not model or fp8");
+	assert_run(2, "decode --kv-dtype int8", "--kv-dtype int8: not model or fp8");
 	assert_run(2, "melt", "there is no bench \"melt\"");
 	assert_run(1, "decode --shape 9T", "there is no shape \"9T\"");
 	assert_run(1, "attach --socket /nonexistent/x.sock", "");
@@ -162,6 +171,7 @@ int main(void)
 		cmocka_unit_test(test_share_tells_the_rows_of_its_replays),
 		cmocka_unit_test(test_decode_counts_the_bytes_that_its_floor_is_made_of),
 		cmocka_unit_test(test_decode_reads_a_head_in_fp8_as_the_device_has_it),
+		cmocka_unit_test(test_decode_counts_keys_and_values_in_fp8_as_a_byte_each),
 		cmocka_unit_test(test_made_model_goes_with_the_run),
 		cmocka_unit_test(test_more_tokens_than_the_model_takes_are_refused),
 		cmocka_unit_test(test_share_says_why_a_column_is_empty),

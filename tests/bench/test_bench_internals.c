@@ -303,6 +303,18 @@ static void test_attention_has_decodes_and_whole_prompts(void **state)
 	json_decref(rows);
 }
 
+static void test_attention_over_fp8_has_a_byte_of_each_element(void **state)
+{
+	json_t *rows = rows_of_tiny("attention --batches 4 --contexts 40 --prompts 48 --kv-dtype fp8");
+
+	for (size_t i = 0; i < 2; i++) {
+		assert_true(number(rows, i, "bytes") == (i ? 48 : 4 * 40) * 2 * 2 * 16);
+		assert_string_equal(text(rows, i, "kv_dtype"), "fp8");
+		assert_ratio(rows, i, "seconds", "floor_s");
+	}
+	json_decref(rows);
+}
+
 /* Two rows of three tokens, which see 38, 39 and 40 tokens, and a prompt. */
 static void test_attention_counts_what_the_causal_mask_lets_be_seen(void **state)
 {
@@ -358,6 +370,7 @@ int main(void)
 		cmocka_unit_test(test_experts_of_a_model_without_them_is_refused),
 		cmocka_unit_test(test_experts_that_the_device_does_not_take_packed_are_refused),
 		cmocka_unit_test(test_attention_has_decodes_and_whole_prompts),
+		cmocka_unit_test(test_attention_over_fp8_has_a_byte_of_each_element),
 		cmocka_unit_test(test_attention_counts_what_the_causal_mask_lets_be_seen),
 		cmocka_unit_test(test_device_that_is_not_there_is_one_line),
 		cmocka_unit_test(test_nonsense_is_status_2),

@@ -240,6 +240,20 @@ static void test_head_in_fp8_changes_a_little(void **state)
 	json_decref(rows);
 }
 
+static void test_keys_and_values_in_fp8_change_a_little(void **state)
+{
+	write_file("text", "count 97 3\n97 98 99\nadd 12 30\n42\n");
+	json_t *rows = rows_of_text("calc", "--contexts 16");
+	json_t *other = rows_of_text("calc", "--contexts 16 --kv-dtype fp8");
+	const double change = number(other, 0, "nats_per_token") / number(rows, 0, "nats_per_token") - 1;
+
+	assert_true(change != 0 && fabs(change) < 0.1);
+	assert_string_equal(text(rows, 0, "kv_dtype"), "model");
+	assert_string_equal(text(other, 0, "kv_dtype"), "fp8");
+	json_decref(other);
+	json_decref(rows);
+}
+
 /* 511 tokens of it in each window. */
 static void test_shipped_text_is_ascii_and_the_default(void **state)
 {
@@ -308,6 +322,7 @@ int main(void)
 		cmocka_unit_test(test_character_between_windows_has_its_own_length),
 		cmocka_unit_test(test_graphs_change_nothing),
 		cmocka_unit_test(test_head_in_fp8_changes_a_little),
+		cmocka_unit_test(test_keys_and_values_in_fp8_change_a_little),
 		cmocka_unit_test(test_shipped_text_is_ascii_and_the_default),
 		cmocka_unit_test(test_refusals_say_what_is_missing),
 		cmocka_unit_test(test_table_has_six_digits_and_says_what_a_window_is),
