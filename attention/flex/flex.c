@@ -35,8 +35,6 @@ static int flex_check(const struct attention_config *config, char *why, size_t s
 {
 	int rc = attention_check_gqa(config, why, size);
 
-	if (!rc)
-		rc = attention_check_cuda_fp8(config, why, size);
 	if (rc)
 		return rc;
 	if (config->activation_dtype == DTYPE_BF16 && config->head_dim > FLEX_BF16_HEAD_DIM)

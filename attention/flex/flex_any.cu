@@ -15,16 +15,16 @@
 #include "attention/paged/paged_any.cuh"
 #include "kernels/cuda/overlap.cuh"
 
-static __device__ const bf16 *flex_any_key_at(const flex_args &a, const int32_t *pages, uint32_t position)
+/* The element of the cache where a position's first key head begins. */
+static __device__ size_t flex_any_key_at(const flex_args &a, const int32_t *pages, uint32_t position)
 {
 	int32_t page = page_clamp(pages[position / a.page_tokens], a.n_pages);
 
-	return (const bf16 *)a.kv +
-	       ((size_t)page * 2 * a.page_tokens + position % a.page_tokens) *
-		       ((size_t)a.n_kv_heads * a.head_dim);
+	return ((size_t)page * 2 * a.page_tokens + position % a.page_tokens) *
+	       ((size_t)a.n_kv_heads * a.head_dim);
 }
 
-template <int PER>
+template <int PER, bool CODES>
 static __device__ void token_attend(
 	const flex_args &a, const flex_block &block, const slot_mask &mask, int32_t token)
 {
@@ -48,15 +48,15 @@ static __device__ void token_attend(
 		for (uint64_t seen = mask_view_bits(&view, from); seen; seen &= seen - 1) {
 			uint32_t position = from + (uint32_t)__ffsll((int64_t)seen) - 1;
 
-			any_take(flex_any_key_at(a, pages, position) + (size_t)kv_head * dim, to_value, dim,
-				q, acc, highest, sum);
+			any_take<CODES>(a.kv, flex_any_key_at(a, pages, position) + (size_t)kv_head * dim,
+				to_value, dim, q, acc, highest, sum);
 		}
 	}
-	any_merge<PER, FLEX_BF16_HEAD_DIM>(dim, acc, highest, sum,
+	any_merge<PER, FLEX_BF16_HEAD_DIM>(dim, acc, highest, sum, a.factors.value,
 		(bf16 *)a.out + ((size_t)(block.first + token) * a.n_heads + head) * dim);
 }
 
-template <int PER>
+template <int PER, bool CODES>
 static __global__ void __launch_bounds__(WARPS * 32) any_kernel(const __grid_constant__ flex_args a)
 {
 	slot_mask mask = {};
@@ -71,7 +71,7 @@ static __global__ void __launch_bounds__(WARPS * 32) any_kernel(const __grid_con
 			mask = a.in.slot_mask[slot];
 	}
 	for (int32_t i = 0; i < block.n_tokens; i++) {
-		token_attend<PER>(a, block, mask, i);
+		token_attend<PER, CODES>(a, block, mask, i);
 		__syncthreads();
 	}
 }
@@ -80,7 +80,7 @@ void flex_any_launch(struct stream *stream, const struct flex_args *args)
 {
 	dim3 grid(args->n_blocks, args->n_heads);
 
-	ANY_LAUNCH(stream, any_kernel, args->head_dim, grid, *args);
+	ANY_LAUNCH(stream, any_kernel, args->head_dim, args->fp8, grid, *args);
 }
 
-const void *const flex_any_kernel = (const void *)any_kernel<2>;
+const void *const flex_any_kernel = (const void *)any_kernel<2, false>;

@@ -74,7 +74,7 @@ static int flex_cuda_count_slots(struct flex_state *state)
 	return rc;
 }
 
-/* Choose the kernel for 9.0a, if the device has this compute capability. */
+/* Choose the kernel for 9.0a, if the device has this compute capability, and the cache is not fp8. */
 static int flex_cuda_choose_mixed(struct flex_state *state, struct stream *stream)
 {
 #ifdef MIMEO_PAGED_SM90
@@ -82,8 +82,8 @@ static int flex_cuda_choose_mixed(struct flex_state *state, struct stream *strea
 	const struct cuda_limits *limits = cuda_limits(stream);
 	int rc;
 
-	if (limits->arch != 90 || !flex_mixed_sm90_variant(
-					  c->head_dim, limits->shared_bytes_optin, &state->mixed))
+	if (limits->arch != 90 || attention_fp8(c) ||
+		!flex_mixed_sm90_variant(c->head_dim, limits->shared_bytes_optin, &state->mixed))
 		return 0;
 	rc = variant_load(stream, name_mixed, &state->mixed);
 	if (rc)
@@ -115,7 +115,8 @@ static int flex_cuda_load(struct flex_state *state, struct stream *stream)
 	state->short_query = INT32_MAX;
 	state->fast = !c->invariant && variant_takes_pages(c->page_tokens, MIN_FAST_PAGE) &&
 		      flex_cuda_group(c) <= FLEX_PACKED &&
-		      flex_split_variant(c->head_dim, limits->shared_bytes_optin, &state->split);
+		      flex_split_variant(
+			      c->head_dim, attention_fp8(c), limits->shared_bytes_optin, &state->split);
 	if (!state->fast)
 		return 0;
 	state->page_shift = (uint32_t)__builtin_ctz(c->page_tokens);
@@ -265,18 +266,31 @@ static int flex_cuda_run_fast(
 	return 0;
 }
 
+/* As paged's: scores and sums are of codes. */
+static struct flex_args flex_cuda_args_of(const struct flex_args *a)
+{
+	struct flex_args own = *a;
+
+	if (a->fp8)
+		own.scale *= a->factors.key;
+	else
+		own.factors.value = 1;
+	return own;
+}
+
 static int flex_cuda_run(
 	struct flex_state *state, struct stream *stream, const struct flex_args *a)
 {
+	const struct flex_args own = flex_cuda_args_of(a);
 	int rc = cuda_launch_begin(stream, name_run, flex_any_kernel), ended;
 
 	if (rc || a->n_tokens == 0)
 		return rc;
 	assert(a->index < state->manager->n_plans && a->n_blocks <= a->in.max_blocks);
 	if (state->fast && variant_takes_operands(a->q, a->kv, a->out, a->q_stride))
-		rc = flex_cuda_run_fast(state, stream, a);
+		rc = flex_cuda_run_fast(state, stream, &own);
 	else
-		flex_any_launch(stream, a);
+		flex_any_launch(stream, &own);
 	ended = cuda_launch_end(stream, name_run);
 	return rc ? rc : ended;
 }

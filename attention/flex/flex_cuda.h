@@ -105,10 +105,11 @@ struct flex_cuda_args {
 	bool early;
 };
 
-/* The kernel for a head size within this shared memory per block; false: there is none. */
+/* The kernel for a head size within this shared memory per block, whose keys and values are codes of fp8 or bf16; false:
+ * there is none. */
 bool flex_split_variant(
-	uint32_t head_dim, uint32_t shared_bytes_optin, struct attention_variant *ret);
-/* The same for the kernel for both kinds of blocks. Only for devices of 9.0, in a build with device code for
+	uint32_t head_dim, bool codes, uint32_t shared_bytes_optin, struct attention_variant *ret);
+/* The same, of bf16, for the kernel for both kinds of blocks. Only for devices of 9.0, in a build with device code for
  * 90a (MIMEO_PAGED_SM90). */
 bool flex_mixed_sm90_variant(
 	uint32_t head_dim, uint32_t shared_bytes_optin, struct attention_variant *ret);

@@ -24,7 +24,7 @@
 
 #include "attention/flex/flex_split.cuh"
 
-template <int D, int STAGES>
+template <int D, int STAGES, bool CODES>
 static __global__ void __launch_bounds__(WARPS * 32, D <= 128 ? 2 : 1)
 	split_kernel(const __grid_constant__ flex_cuda_args p)
 {
@@ -32,23 +32,31 @@ static __global__ void __launch_bounds__(WARPS * 32, D <= 128 ? 2 : 1)
 	__shared__ split_team own;
 
 	overlap_trigger();
-	slot_attend<D, STAGES>(p, blockIdx.x, memory, &own);
+	slot_attend<D, STAGES, CODES>(p, blockIdx.x, memory, &own);
 }
 
 /* ---- the launcher ---- */
 
-#define CHOICE(D, STAGES)                                                                    \
-	{ D, 4096, { (const void *)split_kernel<D, STAGES>, WARPS * warp_ring<D, STAGES>::bytes,  \
-			   WARPS * 32, 0, 0, 1 } }
+#define CHOICE_AS(D, STAGES, CODES)                                                                \
+	{ D, 4096, { (const void *)split_kernel<D, STAGES, CODES>,                                 \
+			   WARPS * warp_ring<D, STAGES, CODES>::bytes, WARPS * 32, 0, 0, 1 } }
+#define CHOICE(D, STAGES) CHOICE_AS(D, STAGES, false)
+#define CHOICE_OF_CODES(D, STAGES) CHOICE_AS(D, STAGES, true)
 
-bool flex_split_variant(uint32_t head_dim, uint32_t shared_bytes_optin, struct attention_variant *ret)
+bool flex_split_variant(
+	uint32_t head_dim, bool codes, uint32_t shared_bytes_optin, struct attention_variant *ret)
 {
 	static const variant_choice choices[] = {
 		CHOICE(64, 6), CHOICE(64, 3), CHOICE(96, 4), CHOICE(96, 3), CHOICE(128, 3),
 		CHOICE(128, 2), CHOICE(256, 3),
 	};
+	static const variant_choice choices_of_codes[] = {
+		CHOICE_OF_CODES(64, 8), CHOICE_OF_CODES(96, 6), CHOICE_OF_CODES(128, 5),
+		CHOICE_OF_CODES(256, 4), CHOICE_OF_CODES(256, 2),
+	};
 
-	return variant_choose(choices, head_dim, 0, shared_bytes_optin, ret);
+	return codes ? variant_choose(choices_of_codes, head_dim, 0, shared_bytes_optin, ret)
+		     : variant_choose(choices, head_dim, 0, shared_bytes_optin, ret);
 }
 
 void flex_split_launch(struct stream *stream, const struct attention_variant *variant,

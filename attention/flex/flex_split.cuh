@@ -58,7 +58,7 @@ static __device__ __forceinline__ void packed_store(const flex_cuda_args &p,
 	int group = p.a.n_heads / p.a.n_kv_heads;
 	size_t row = (size_t)(block.first + packed / group) * p.a.n_heads + kv_head * group +
 		     packed % group;
-	float factor = sum > 0.0f ? 1.0f / sum : 0.0f;
+	float factor = sum > 0.0f ? 1.0f / sum * p.a.factors.value : 0.0f;
 
 	*(uint2 *)((bf16 *)p.a.out + row * D + col) = make_uint2(
 		pack(x.x * factor, x.y * factor), pack(x.z * factor, x.w * factor));
@@ -128,11 +128,11 @@ static __device__ __forceinline__ void piece_find(
 }
 
 /* Process a slot; every thread calls overlap_wait in it. memory: of the team's rings. */
-template <int D, int STAGES>
+template <int D, int STAGES, bool CODES = false>
 static __device__ __forceinline__ void slot_attend(
 	const flex_cuda_args &p, int32_t index, uint8_t *memory, split_team *t)
 {
-	constexpr uint32_t warp_bytes = warp_ring<D, STAGES>::bytes;
+	constexpr uint32_t warp_bytes = warp_ring<D, STAGES, CODES>::bytes;
 	static_assert(FLEX_PART * (D + 4) * 4 <= warp_bytes, "sums fit where the ring was");
 	const int warp = split_thread() / 32;
 	uint8_t *mine = memory + warp * warp_bytes;
@@ -154,10 +154,10 @@ static __device__ __forceinline__ void slot_attend(
 		if (at < slot.end && at == work.start + (int64_t)work.n_entries * work.n_items)
 			work = p.from.splits[slot.next++];
 		run.highest[0] = run.highest[1] = NEVER;
-		stream_keys<D, STAGES>(
+		stream_keys<D, STAGES, CODES>(
 			p, s, shared_address(mine), t->views[warp], scale_log2, run);
 		s.early = false;
-		publish<D>(run, (float *)mine, t->stats[warp]);
+		publish<D, CODES>(run, (float *)mine, t->stats[warp]);
 		team_sync();
 		piece_end<D>(p, s, index, pieces_of(s, slot.tiles_per_slot), (const float *)memory,
 			warp_bytes / 4, t, scale_log2);

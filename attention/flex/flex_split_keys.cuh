@@ -53,7 +53,7 @@ static __device__ __forceinline__ split_ahead look_ahead(
 }
 
 /* Load the A fragments of 16 packed query rows, and the rows' views. */
-template <int D>
+template <int D, bool CODES>
 static __device__ __forceinline__ void split_query_load(
 	const flex_cuda_args &p, const split_piece &s, uint32_t (&q)[D / 16][4], mask_view *views)
 {
@@ -63,7 +63,7 @@ static __device__ __forceinline__ void split_query_load(
 	for (int half = 0; half < 2; half++) {
 		int m = lane / 4 + half * 8;
 
-		query_half_load<D>(p.a, s.work.block.first, s.kv_head, s.m_first + m, m < s.n_m,
+		query_half_load<D, CODES>(p.a, s.work.block.first, s.kv_head, s.m_first + m, m < s.n_m,
 			half, q);
 	}
 	__syncwarp(); /* no lane reads the previous piece's views any more */
@@ -100,11 +100,11 @@ static __device__ __forceinline__ bool settled(const split_piece &s, int32_t ent
 }
 
 /* Process one warp's share of a piece. */
-template <int D, int STAGES>
+template <int D, int STAGES, bool CODES>
 static __device__ __forceinline__ void stream_keys(const flex_cuda_args &p, const split_piece &s,
 	uint32_t memory, mask_view *views, float scale_log2, row_sums<D> &run)
 {
-	constexpr uint32_t half = warp_ring<D, STAGES>::half, stage_bytes = 2 * half;
+	constexpr uint32_t half = warp_ring<D, STAGES, CODES>::half, stage_bytes = 2 * half;
 	const int32_t *list = list_of(p.a, s.work.index);
 	int n = s.end - s.entry;
 	split_ahead now = look_ahead(p, s, list, 0), later = look_ahead(p, s, list, 32);
@@ -121,7 +121,7 @@ static __device__ __forceinline__ void stream_keys(const flex_cuda_args &p, cons
 			int32_t entry = __shfl_sync(~0u, now.entry, i % 32);
 			int32_t page = __shfl_sync(~0u, now.page, i % 32);
 
-			sub_tile_copy<D>(p.a, p.page_shift, s.kv_head,
+			sub_tile_copy<D, CODES>(p.a, p.page_shift, s.kv_head,
 				memory + filling * stage_bytes, sub_tile_token(entry), page,
 				[&](int32_t t) { return t < s.work.block.seq_len; });
 		}
@@ -138,7 +138,7 @@ static __device__ __forceinline__ void stream_keys(const flex_cuda_args &p, cons
 	for (int i = 0; i < STAGES - 1; i++)
 		if (i >= early)
 			load(i);
-	split_query_load<D>(p, s, q, views);
+	split_query_load<D, CODES>(p, s, q, views);
 	for (int i = 0; i < n; i++) {
 		uint32_t stage = memory + reading * stage_bytes;
 		float scores[2][4] = {};
@@ -150,11 +150,14 @@ static __device__ __forceinline__ void stream_keys(const flex_cuda_args &p, cons
 		copy_wait<STAGES - 2>();
 		__syncwarp(); /* all lanes' copies have arrived, and no lane reads the previous stage any more */
 		load(i + STAGES - 1);
-		rows_score<D>(q, stage, scores);
+		rows_score<D, CODES>(q, stage, scores);
 		if (!entry_whole(entry, s.work.block.seq_len))
 			split_mask(views, sub_tile_token(entry), scores);
 		weigh<D>(scores, scale_log2, run);
-		add_values<D>(scores, stage + half, run);
+		if constexpr (CODES)
+			add_coded_values<D>(scores, stage + half, run);
+		else
+			add_values<D>(scores, stage + half, run);
 		reading = reading + 1 == STAGES ? 0 : reading + 1;
 	}
 	copy_wait<0>();

@@ -50,16 +50,16 @@ static __device__ paged_keys place_of(const paged_args &a, int32_t token)
 	return found;
 }
 
-static __device__ const bf16 *paged_any_key_at(const paged_args &a, const paged_keys &at, int32_t position)
+/* The element of the cache where a position's first key head begins. */
+static __device__ size_t paged_any_key_at(const paged_args &a, const paged_keys &at, int32_t position)
 {
 	uint32_t offset = (uint32_t)position % a.page_tokens;
 	int32_t page = page_clamp(at.pages[(uint32_t)position / a.page_tokens], a.n_pages);
 
-	return (const bf16 *)a.kv + ((size_t)page * 2 * a.page_tokens + offset) *
-					    ((size_t)a.n_kv_heads * a.head_dim);
+	return ((size_t)page * 2 * a.page_tokens + offset) * ((size_t)a.n_kv_heads * a.head_dim);
 }
 
-template <int PER>
+template <int PER, bool CODES>
 static __global__ void __launch_bounds__(WARPS * 32) any_kernel(const __grid_constant__ paged_args a)
 {
 	int warp = threadIdx.x / 32, dim = (int)a.head_dim;
@@ -74,9 +74,9 @@ static __global__ void __launch_bounds__(WARPS * 32) any_kernel(const __grid_con
 	at = place_of(a, (int32_t)blockIdx.x);
 	any_load(q, query, dim, a.scale, at.end > 0);
 	for (int32_t t = at.first + warp; t < at.end; t += WARPS)
-		any_take(paged_any_key_at(a, at, t) + (size_t)kv_head * dim, to_value, dim, q, acc, highest,
-			sum);
-	any_merge<PER, PAGED_ANY_HEAD_DIM>(dim, acc, highest, sum,
+		any_take<CODES>(a.kv, paged_any_key_at(a, at, t) + (size_t)kv_head * dim, to_value, dim, q, acc,
+			highest, sum);
+	any_merge<PER, PAGED_ANY_HEAD_DIM>(dim, acc, highest, sum, a.factors.value,
 		(bf16 *)a.out + ((size_t)blockIdx.x * a.n_heads + head) * dim);
 }
 
@@ -84,7 +84,7 @@ void paged_any_launch(struct stream *stream, const struct paged_args *args)
 {
 	dim3 grid(args->n_tokens, args->n_heads);
 
-	ANY_LAUNCH(stream, any_kernel, args->head_dim, grid, *args);
+	ANY_LAUNCH(stream, any_kernel, args->head_dim, args->fp8, grid, *args);
 }
 
-const void *const paged_any_kernel = (const void *)any_kernel<2>;
+const void *const paged_any_kernel = (const void *)any_kernel<2, false>;

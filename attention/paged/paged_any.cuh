@@ -10,6 +10,7 @@
  */
 
 #include "attention/paged/paged_mma.cuh"
+#include "kernels/cuda/e4m3.cuh"
 
 #define WARPS 16
 
@@ -27,9 +28,19 @@ static __device__ __forceinline__ void any_load(
 			       : 0.0f;
 }
 
-/* One key, and its value `to_value` elements behind it; all lanes of the warp. */
-template <int PER>
-static __device__ __forceinline__ void any_take(const bf16 *key, size_t to_value, int dim,
+/* Element `at` of a cache of bf16, or of codes. */
+template <bool CODES>
+static __device__ __forceinline__ float any_element(const void *kv, size_t at)
+{
+	if constexpr (CODES)
+		return e4m3_to_f32(((const uint8_t *)kv)[at]);
+	else
+		return __bfloat162float(((const bf16 *)kv)[at]);
+}
+
+/* The key that begins at element `key`, and its value `to_value` elements behind it; all lanes of the warp. */
+template <bool CODES, int PER>
+static __device__ __forceinline__ void any_take(const void *kv, size_t key, size_t to_value, int dim,
 	const float (&q)[PER], float (&acc)[PER], float &highest, float &sum)
 {
 	int lane = threadIdx.x % 32;
@@ -38,7 +49,7 @@ static __device__ __forceinline__ void any_take(const bf16 *key, size_t to_value
 #pragma unroll
 	for (int i = 0; i < PER; i++)
 		if (i * 32 + lane < dim)
-			score += q[i] * __bfloat162float(key[i * 32 + lane]);
+			score += q[i] * any_element<CODES>(kv, key + i * 32 + lane);
 	for (int d = 16; d > 0; d /= 2)
 		score += __shfl_xor_sync(~0u, score, d);
 	keep = power_2(highest - fmaxf(highest, score));
@@ -49,13 +60,13 @@ static __device__ __forceinline__ void any_take(const bf16 *key, size_t to_value
 	for (int i = 0; i < PER; i++)
 		if (i * 32 + lane < dim)
 			acc[i] = acc[i] * keep +
-				 weight * __bfloat162float(key[to_value + i * 32 + lane]);
+				 weight * any_element<CODES>(kv, key + to_value + i * 32 + lane);
 }
 
-/* The warps' sums, each relative to its own highest score, into the output; heads of
+/* The warps' sums, each relative to its own highest score, times `factor` into the output; heads of
  * MAX_DIM at most. All threads of the block; a barrier has to follow before the next. */
 template <int PER, int MAX_DIM>
-static __device__ void any_merge(int dim, float (&acc)[PER], float highest, float sum, bf16 *out)
+static __device__ void any_merge(int dim, float (&acc)[PER], float highest, float sum, float factor, bf16 *out)
 {
 	__shared__ float sums[MAX_DIM], stats[WARPS][2];
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -82,13 +93,16 @@ static __device__ void any_merge(int dim, float (&acc)[PER], float highest, floa
 		__syncthreads();
 	}
 	for (int d = threadIdx.x; d < dim; d += WARPS * 32)
-		out[d] = __float2bfloat16(total > 0.0f ? sums[d] / total : 0.0f);
+		out[d] = __float2bfloat16(total > 0.0f ? sums[d] / total * factor : 0.0f);
 }
 
-/* Launch a kernel template of PER elements a lane for heads of `dim` elements. */
-#define ANY_LAUNCH(stream, kernel, dim, grid, args)                                                \
-	((dim) <= 64 ? launch(stream, kernel<2>, grid, WARPS * 32, 0, args)                        \
-		: (dim) <= 256 ? launch(stream, kernel<8>, grid, WARPS * 32, 0, args)              \
-			       : launch(stream, kernel<32>, grid, WARPS * 32, 0, args))
+/* Launch a kernel template of PER elements a lane for heads of `dim` elements, of codes or bf16. */
+#define ANY_LAUNCH(stream, kernel, dim, codes, grid, args)                                         \
+	((codes) ? ANY_LAUNCH_AS(stream, kernel, dim, true, grid, args)                            \
+		 : ANY_LAUNCH_AS(stream, kernel, dim, false, grid, args))
+#define ANY_LAUNCH_AS(stream, kernel, dim, codes, grid, args)                                      \
+	((dim) <= 64 ? launch(stream, kernel<2, codes>, grid, WARPS * 32, 0, args)                 \
+		: (dim) <= 256 ? launch(stream, kernel<8, codes>, grid, WARPS * 32, 0, args)       \
+			       : launch(stream, kernel<32, codes>, grid, WARPS * 32, 0, args))
 
 #endif

@@ -94,7 +94,7 @@ static int paged_cuda_count_slots(struct paged_state *state)
 	return 0;
 }
 
-/* The kernels of 9.0a, if this is their device. */
+/* The kernels of 9.0a, if this is their device, and the cache is not fp8. */
 static void paged_cuda_choose_sm90(struct paged_state *state, struct stream *stream)
 {
 #ifdef MIMEO_PAGED_SM90
@@ -102,7 +102,8 @@ static void paged_cuda_choose_sm90(struct paged_state *state, struct stream *str
 	uint32_t dim = state->manager->config.head_dim, shared = limits->shared_bytes_optin;
 	struct attention_variant variant;
 
-	if (limits->arch != 90 || !paged_prefill_sm90_variant(dim, 0, shared, &variant))
+	if (limits->arch != 90 || attention_fp8(&state->manager->config) ||
+		!paged_prefill_sm90_variant(dim, 0, shared, &variant))
 		return;
 	state->sm90 = true;
 	state->prefill = state->prefill_large = variant;
@@ -114,10 +115,11 @@ static bool paged_cuda_choose(struct paged_state *state, struct stream *stream)
 {
 	const struct attention_config *c = &state->manager->config;
 	uint32_t shared = cuda_limits(stream)->shared_bytes_optin;
+	bool codes = attention_fp8(c);
 
 	if (c->invariant || !variant_takes_pages(c->page_tokens, MIN_FAST_PAGE) ||
-		!paged_decode_variant(c->head_dim, shared, &state->decode) ||
-		!paged_prefill_variant(c->head_dim, shared, &state->prefill))
+		!paged_decode_variant(c->head_dim, codes, shared, &state->decode) ||
+		!paged_prefill_variant(c->head_dim, codes, shared, &state->prefill))
 		return false;
 	state->prefill_large = state->prefill;
 	paged_cuda_choose_sm90(state, stream);
@@ -294,17 +296,31 @@ static int paged_cuda_run_fast(
 	return a->n_long ? paged_cuda_prefill(state, stream, &args) : 0;
 }
 
+/* Scores and sums are of codes; the factors take no work for each element then. */
+static struct paged_args paged_cuda_args_of(const struct paged_args *a)
+{
+	struct paged_args own = *a;
+
+	if (a->fp8)
+		own.scale *= a->factors.key;
+	else
+		own.factors.value = 1;
+	return own;
+}
+
 static int paged_cuda_run(
 	struct paged_state *state, struct stream *stream, const struct paged_args *a)
 {
+	const struct paged_args own = paged_cuda_args_of(a);
 	int rc = cuda_launch_begin(stream, name_run, state->decode.kernel), ended;
 
 	if (rc || a->n_tokens == 0)
 		return rc;
+	assert(a->fp8 == attention_fp8(&state->manager->config));
 	if (state->fast && variant_takes_operands(a->q, a->kv, a->out, a->q_stride))
-		rc = paged_cuda_run_fast(state, stream, a);
+		rc = paged_cuda_run_fast(state, stream, &own);
 	else
-		paged_any_launch(stream, a);
+		paged_any_launch(stream, &own);
 	ended = cuda_launch_end(stream, name_run);
 	return rc ? rc : ended;
 }

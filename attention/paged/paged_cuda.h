@@ -78,7 +78,7 @@ struct paged_plan_args {
 };
 
 struct paged_cuda_args {
-	struct paged_args a;
+	struct paged_args a; /* scale: times the factor of keys; the factor of values is 1 without fp8 */
 	struct paged_plan plan;
 	float *partials;    /* [n_slots, 2, n_heads, PAGED_M_BLOCK, head_dim] */
 	float *stats;       /* [n_slots, 2, n_heads, PAGED_M_BLOCK, 2] highest score, sum */
@@ -92,12 +92,13 @@ struct paged_cuda_args {
 	bool alone; /* there is no launch of the decode kernel, which would write the zeros */
 };
 
-/* The kernel for a head size within so much shared memory a block; false: there is none. */
+/* The kernel for a head size within so much shared memory a block, whose keys and values are codes of fp8 or bf16; false:
+ * there is none. */
 bool paged_decode_variant(
-	uint32_t head_dim, uint32_t shared_bytes_optin, struct attention_variant *ret);
+	uint32_t head_dim, bool codes, uint32_t shared_bytes_optin, struct attention_variant *ret);
 bool paged_prefill_variant(
-	uint32_t head_dim, uint32_t shared_bytes_optin, struct attention_variant *ret);
-/* The same with blocks of at least `rows` packed query rows; for devices of 9.0 alone, and in a
+	uint32_t head_dim, bool codes, uint32_t shared_bytes_optin, struct attention_variant *ret);
+/* The same of bf16, with blocks of at least `rows` packed query rows; for devices of 9.0 alone, and in a
  * build with device code for 90a (MIMEO_PAGED_SM90). */
 bool paged_prefill_sm90_variant(uint32_t head_dim, uint32_t rows, uint32_t shared_bytes_optin,
 	struct attention_variant *ret);

@@ -11,7 +11,8 @@
  * by 16-byte asynchronous copies, its own running softmax, and its own sum in registers, so no
  * barrier stands in the stream of bytes. At a row's end the four sums are merged through the ring's
  * memory. Shared memory: the rings, 256 STAGES (head_dim + 8) bytes: 108, 104, 102 and 198 KB for heads
- * of 64, 96, 128 and 256, fewer stages where a device has less.
+ * of 64, 96, 128 and 256, fewer stages where a device has less. Of codes (paged_codes.cuh) 128 STAGES (head_dim + 16) bytes:
+ * 80, 84, 108 and 204 KB, with more stages, because a sub-tile has half of the bytes.
  *
  * In a graph (`early`) a block does not wait for the kernels before it to find its keys and to
  * queue the first of them: lengths, pages, the plan and all that history holds were there before
@@ -19,7 +20,7 @@
  *
  * Bytes: keys and values of the visible tokens once for each block of packed rows, which is once where
  * group x query <= 16; for a split row 4 head_dim bytes, written and read, per piece and head. In flight on
- * one multiprocessor: (STAGES - 1) x 8 sub-tiles, 128 KB for heads of 128.
+ * one multiprocessor: (STAGES - 1) x 8 sub-tiles, 128 KB for heads of 128, of codes 160.
  *
  * Measured on an H200, 32/8 heads of 128, one token a row, layers behind each other in a graph: 5.7
  * us for one row of 1k (8.1 without overlap), 11.7 for 8, 131 us (4.09 TB/s) for 32 rows of 4k, 506
@@ -39,7 +40,7 @@ static __device__ __forceinline__ void out_store(
 {
 	int group = p.a.n_heads / p.a.n_kv_heads;
 	int token = (s.m_first + m) / group, head = s.kv_head * group + (s.m_first + m) % group;
-	float factor = sum > 0.0f ? 1.0f / sum : 0.0f;
+	float factor = sum > 0.0f ? 1.0f / sum * p.a.factors.value : 0.0f;
 	uint2 packed = make_uint2(
 		pack(x.x * factor, x.y * factor), pack(x.z * factor, x.w * factor));
 
@@ -106,13 +107,13 @@ static __device__ void segment_end(const paged_cuda_args &p, const decode_segmen
 
 /* ---- the kernel ---- */
 
-template <int D, int STAGES>
+template <int D, int STAGES, bool CODES>
 static __global__ void __launch_bounds__(WARPS * 32, D <= 128 ? 2 : 1)
 	decode_kernel(const __grid_constant__ paged_cuda_args p)
 {
 	extern __shared__ __align__(16) uint8_t memory[];
 	__shared__ float2 stats[WARPS][PAGED_M_BLOCK];
-	constexpr uint32_t warp_bytes = warp_ring<D, STAGES>::bytes;
+	constexpr uint32_t warp_bytes = warp_ring<D, STAGES, CODES>::bytes;
 	static_assert(PAGED_M_BLOCK * (D + 4) * 4 <= warp_bytes, "sums fit where the ring was");
 	uint8_t *mine = memory + threadIdx.x / 32 * warp_bytes;
 	const int group = p.a.n_heads / p.a.n_kv_heads;
@@ -147,9 +148,9 @@ static __global__ void __launch_bounds__(WARPS * 32, D <= 128 ? 2 : 1)
 		decode_rows<D> run = {};
 
 		run.highest[0] = run.highest[1] = NEVER;
-		stream_keys<D, STAGES>(p, s, shared_address(mine), scale_log2, run);
+		stream_keys<D, STAGES, CODES>(p, s, shared_address(mine), scale_log2, run);
 		s.early = false;
-		publish<D>(run, (float *)mine, stats[threadIdx.x / 32]);
+		publish<D, CODES>(run, (float *)mine, stats[threadIdx.x / 32]);
 		__syncthreads();
 		segment_end<D>(
 			p, s, slot, (const float *)memory, warp_bytes / 4, stats, scale_log2);
@@ -164,19 +165,26 @@ static __global__ void __launch_bounds__(WARPS * 32, D <= 128 ? 2 : 1)
 
 /* ---- the launcher ---- */
 
-#define CHOICE(D, STAGES)                                                                    \
-	{ D, 1024, { (const void *)decode_kernel<D, STAGES>, WARPS * warp_ring<D, STAGES>::bytes, \
-			   WARPS * 32, PAGED_M_BLOCK, PAGED_TILE, 0 } }
+#define CHOICE_AS(D, STAGES, CODES)                                                                \
+	{ D, 1024, { (const void *)decode_kernel<D, STAGES, CODES>,                                \
+			   WARPS * warp_ring<D, STAGES, CODES>::bytes, WARPS * 32, PAGED_M_BLOCK, PAGED_TILE, 0 } }
+#define CHOICE(D, STAGES) CHOICE_AS(D, STAGES, false)
+#define CHOICE_OF_CODES(D, STAGES) CHOICE_AS(D, STAGES, true)
 
 bool paged_decode_variant(
-	uint32_t head_dim, uint32_t shared_bytes_optin, struct attention_variant *ret)
+	uint32_t head_dim, bool codes, uint32_t shared_bytes_optin, struct attention_variant *ret)
 {
 	static const variant_choice choices[] = {
 		CHOICE(64, 6), CHOICE(64, 3), CHOICE(96, 4), CHOICE(96, 3), CHOICE(128, 3),
 		CHOICE(128, 2), CHOICE(256, 3),
 	};
+	static const variant_choice choices_of_codes[] = {
+		CHOICE_OF_CODES(64, 8), CHOICE_OF_CODES(96, 6), CHOICE_OF_CODES(128, 6),
+		CHOICE_OF_CODES(128, 4), CHOICE_OF_CODES(256, 6), CHOICE_OF_CODES(256, 2),
+	};
 
-	return variant_choose(choices, head_dim, 0, shared_bytes_optin, ret);
+	return codes ? variant_choose(choices_of_codes, head_dim, 0, shared_bytes_optin, ret)
+		     : variant_choose(choices, head_dim, 0, shared_bytes_optin, ret);
 }
 
 void paged_decode_launch(struct stream *stream, const struct attention_variant *variant,

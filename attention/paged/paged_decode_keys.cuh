@@ -42,15 +42,15 @@ static __device__ __forceinline__ int32_t sub_tile_page(
 		p.a.n_pages);
 }
 
-template <int D>
+template <int D, bool CODES>
 static __device__ __forceinline__ void sub_tile_load(
 	const paged_cuda_args &p, const decode_segment &s, uint32_t stage, int i, int32_t page)
 {
-	sub_tile_copy<D>(p.a, p.page_shift, s.kv_head, stage, sub_tile_token(s, i), page,
+	sub_tile_copy<D, CODES>(p.a, p.page_shift, s.kv_head, stage, sub_tile_token(s, i), page,
 		[&](int32_t t) { return t >= s.row.first && t < s.row.seq_len; });
 }
 
-template <int D>
+template <int D, bool CODES>
 static __device__ __forceinline__ void decode_query_load(const paged_cuda_args &p, const decode_segment &s,
 	uint32_t (&q)[D / 16][4], decode_rows<D> &run)
 {
@@ -60,7 +60,7 @@ static __device__ __forceinline__ void decode_query_load(const paged_cuda_args &
 	for (int half = 0; half < 2; half++) {
 		int m = s.m_first + lane / 4 + half * 8;
 		bool valid = m < s.row.n_query * group;
-		int token = query_half_load<D>(
+		int token = query_half_load<D, CODES>(
 			p.a, s.row.query_first, s.kv_head, m, valid, half, q);
 
 		run.position[half] = valid ? s.row.seq_len - s.row.n_query + token : -1;
@@ -87,16 +87,19 @@ static __device__ __forceinline__ void decode_mask(
 		}
 }
 
-template <int D>
+template <int D, bool CODES>
 static __device__ __forceinline__ void sub_tile_attend(const uint32_t (&q)[D / 16][4],
 	uint32_t stage, int32_t token, float scale_log2, decode_rows<D> &run)
 {
 	float scores[2][4] = {};
 
-	rows_score<D>(q, stage, scores);
+	rows_score<D, CODES>(q, stage, scores);
 	decode_mask<D>(token, run, scores);
 	weigh<D>(scores, scale_log2, run);
-	add_values<D>(scores, stage + warp_ring<D, 1>::half, run);
+	if constexpr (CODES)
+		add_coded_values<D>(scores, stage + warp_ring<D, 1, true>::half, run);
+	else
+		add_values<D>(scores, stage + warp_ring<D, 1>::half, run);
 }
 
 /* May a warp's i-th sub-tile be loaded before the wait? What the step writes may not. */
@@ -107,11 +110,11 @@ static __device__ __forceinline__ bool sub_tile_settled(const decode_segment &s,
 }
 
 /* One warp's share of a segment. */
-template <int D, int STAGES>
+template <int D, int STAGES, bool CODES>
 static __device__ __forceinline__ void stream_keys(const paged_cuda_args &p,
 	const decode_segment &s, uint32_t memory, float scale_log2, decode_rows<D> &run)
 {
-	constexpr uint32_t stage_bytes = 2 * warp_ring<D, STAGES>::half;
+	constexpr uint32_t stage_bytes = 2 * warp_ring<D, STAGES, CODES>::half;
 	int lane = threadIdx.x % 32, n = s.tile_end - s.tile;
 	int32_t pages = sub_tile_page(p, s, lane), later = sub_tile_page(p, s, 32 + lane);
 	uint32_t q[D / 16][4];
@@ -123,7 +126,7 @@ static __device__ __forceinline__ void stream_keys(const paged_cuda_args &p,
 			later = sub_tile_page(p, s, i + 32 + lane);
 		}
 		if (i < n)
-			sub_tile_load<D>(p, s, memory + filling * stage_bytes, i,
+			sub_tile_load<D, CODES>(p, s, memory + filling * stage_bytes, i,
 				__shfl_sync(~0u, pages, i % 32));
 		copy_commit();
 		filling = filling + 1 == STAGES ? 0 : filling + 1;
@@ -138,12 +141,12 @@ static __device__ __forceinline__ void stream_keys(const paged_cuda_args &p,
 	for (int i = 0; i < STAGES - 1; i++)
 		if (i >= settled)
 			load(i);
-	decode_query_load<D>(p, s, q, run);
+	decode_query_load<D, CODES>(p, s, q, run);
 	for (int i = 0; i < n; i++) {
 		copy_wait<STAGES - 2>();
 		__syncwarp(); /* every lane's copies are here, and no lane reads the stage before */
 		load(i + STAGES - 1);
-		sub_tile_attend<D>(q, memory + reading * stage_bytes, sub_tile_token(s, i),
+		sub_tile_attend<D, CODES>(q, memory + reading * stage_bytes, sub_tile_token(s, i),
 			scale_log2, run);
 		reading = reading + 1 == STAGES ? 0 : reading + 1;
 	}

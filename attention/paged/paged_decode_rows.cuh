@@ -8,16 +8,15 @@
  * (attention/flex) uses this as well.
  */
 
-#include "attention/paged/paged_mma.cuh"
+#include "attention/paged/paged_codes.cuh"
 
 #define WARPS 4
 #define SUB_TILE 16 /* tokens of a warp */
 #define NEVER (-CUDART_INF_F)
 
 /* Shared memory of one warp. */
-template <int D, int STAGES> struct warp_ring {
-	static constexpr uint32_t pitch = (D + 8) * 2;
-	static constexpr uint32_t half = SUB_TILE * pitch; /* keys; then values */
+template <int D, int STAGES, bool CODES = false> struct warp_ring {
+	static constexpr uint32_t half = SUB_TILE * cached_row<D, CODES>::pitch; /* keys; then values */
 	static constexpr uint32_t bytes = STAGES * 2 * half;
 };
 
@@ -29,21 +28,22 @@ template <int D> struct row_sums {
 
 /* Queue the copies of one sub-tile from `token` on, which is in the page; what is not seen comes as
  * zeros. */
-template <int D, typename Args, typename Seen>
+template <int D, bool CODES = false, typename Args, typename Seen>
 static __device__ __forceinline__ void sub_tile_copy(const Args &a, uint32_t page_shift,
 	int32_t kv_head, uint32_t stage, int32_t token, int32_t page, Seen seen)
 {
-	constexpr int chunks = D / 8;
-	constexpr uint32_t pitch = (D + 8) * 2;
+	using cached = cached_row<D, CODES>;
+	constexpr int chunks = cached::chunks;
+	constexpr uint32_t pitch = cached::pitch;
 	int lane = threadIdx.x % 32;
-	size_t row = (size_t)a.n_kv_heads * D, to_value = row << page_shift;
-	const bf16 *keys = (const bf16 *)a.kv + ((size_t)page * 2) * to_value +
-			   (token & ((1 << page_shift) - 1)) * row + (size_t)kv_head * D;
+	size_t row = (size_t)a.n_kv_heads * D * cached::element, to_value = row << page_shift;
+	const char *keys = (const char *)a.kv + ((size_t)page * 2) * to_value +
+			   (token & ((1 << page_shift) - 1)) * row + (size_t)kv_head * D * cached::element;
 
 #pragma unroll
 	for (int k = 0; k < SUB_TILE * chunks / 32; k++) {
 		int c = lane + 32 * k, r = c / chunks, col = c % chunks;
-		const bf16 *src = keys + r * row + col * 8;
+		const char *src = keys + r * row + col * 16;
 		uint32_t dst = stage + r * pitch + col * 16;
 		bool there = seen(token + r);
 
@@ -52,9 +52,9 @@ static __device__ __forceinline__ void sub_tile_copy(const Args &a, uint32_t pag
 	}
 }
 
-/* Half of the A fragments of 16 packed query rows: the lane's row m, zeros if it is not valid.
- * Returns its token. */
-template <int D, typename Args>
+/* Half of the A fragments of 16 packed query rows: the lane's row m, zeros if it is not valid; for codes float16 in
+ * their order. Returns its token. */
+template <int D, bool CODES = false, typename Args>
 static __device__ __forceinline__ int query_half_load(const Args &a, int32_t query_first,
 	int32_t kv_head, int m, bool valid, int half, uint32_t (&q)[D / 16][4])
 {
@@ -62,36 +62,51 @@ static __device__ __forceinline__ int query_half_load(const Args &a, int32_t que
 	int token = valid ? m / group : 0;
 	int head = kv_head * group + (valid ? m % group : 0);
 	const bf16 *src = (const bf16 *)a.q + (size_t)(query_first + token) * a.q_stride +
-			  (size_t)head * D + threadIdx.x % 32 % 4 * 2;
+			  (size_t)head * D + threadIdx.x % 32 % 4 * (CODES ? 4 : 2);
 
 #pragma unroll
 	for (int k = 0; k < D / 16; k++) {
-		q[k][half] = valid ? *(const uint32_t *)(src + k * 16) : 0;
-		q[k][half + 2] = valid ? *(const uint32_t *)(src + k * 16 + 8) : 0;
+		if constexpr (CODES) {
+			const uint2 four = valid ? *(const uint2 *)(src + k * 16) : make_uint2(0, 0);
+
+			q[k][half] = f16_of_bf16(four.x);
+			q[k][half + 2] = f16_of_bf16(four.y);
+		} else {
+			q[k][half] = valid ? *(const uint32_t *)(src + k * 16) : 0;
+			q[k][half + 2] = valid ? *(const uint32_t *)(src + k * 16 + 8) : 0;
+		}
 	}
 	return token;
 }
 
 /* scores[16 rows, 16 tokens] in two fragments. */
-template <int D>
+template <int D, bool CODES = false>
 static __device__ __forceinline__ void rows_score(
 	const uint32_t (&q)[D / 16][4], uint32_t keys, float (&scores)[2][4])
 {
 	int lane = threadIdx.x % 32;
-	uint32_t address = keys + ((lane & 7) + (lane >> 4) * 8) * ((D + 8) * 2) +
-			   (lane >> 3 & 1) * 16;
+	uint32_t address = CODES ? codes_address<D>(keys)
+		: keys + ((lane & 7) + (lane >> 4) * 8) * ((D + 8) * 2) + (lane >> 3 & 1) * 16;
 	float odd[2][4] = {};
 
 #pragma unroll
 	for (int k = 0; k < D / 16; k += 2) {
 		uint32_t b[4], b2[4];
 
-		load_4(b, address + k * 32);
-		load_4(b2, address + k * 32 + 32);
-		mma(scores[0], q[k], b[0], b[1]);
-		mma(scores[1], q[k], b[2], b[3]);
-		mma(odd[0], q[k + 1], b2[0], b2[1]);
-		mma(odd[1], q[k + 1], b2[2], b2[3]);
+		if constexpr (CODES) {
+			load_4(b, address + k * 16);
+			add_keys(scores[0], q[k], b[0]);
+			add_keys(scores[1], q[k], b[1]);
+			add_keys(odd[0], q[k + 1], b[2]);
+			add_keys(odd[1], q[k + 1], b[3]);
+		} else {
+			load_4(b, address + k * 32);
+			load_4(b2, address + k * 32 + 32);
+			mma(scores[0], q[k], b[0], b[1]);
+			mma(scores[1], q[k], b[2], b[3]);
+			mma(odd[0], q[k + 1], b2[0], b2[1]);
+			mma(odd[1], q[k + 1], b2[2], b2[3]);
+		}
 	}
 #pragma unroll
 	for (int n = 0; n < 2; n++)
@@ -135,6 +150,25 @@ static __device__ __forceinline__ void weigh(
 	}
 }
 
+/* Weights x values of a sub-tile of codes: sums of even and of odd columns in turn. */
+template <int D>
+static __device__ __forceinline__ void add_coded_values(
+	const float (&scores)[2][4], uint32_t values, row_sums<D> &run)
+{
+	const uint32_t address = codes_address<D>(values);
+	const uint32_t weights[4] = {pack_f16(scores[0][0], scores[0][1]), pack_f16(scores[0][2], scores[0][3]),
+		pack_f16(scores[1][0], scores[1][1]), pack_f16(scores[1][2], scores[1][3])};
+
+#pragma unroll
+	for (int n = 0; n < D / 8; n += 4) {
+		uint32_t b[4];
+
+		load_4_transposed(b, address + n * 8);
+		add_columns(run.acc[n], run.acc[n + 1], weights, b[0], b[1]);
+		add_columns(run.acc[n + 2], run.acc[n + 3], weights, b[2], b[3]);
+	}
+}
+
 /* Weights x values of a sub-tile. */
 template <int D>
 static __device__ __forceinline__ void add_values(
@@ -162,7 +196,7 @@ static __device__ __forceinline__ void add_values(
 /* ---- merging ---- */
 
 /* A warp's sums into its own shared memory, [16][D + 4] floats, the softmax into stats. */
-template <int D>
+template <int D, bool CODES = false>
 static __device__ __forceinline__ void publish(row_sums<D> &run, float *sums, float2 *stats)
 {
 	int lane = threadIdx.x % 32;
@@ -174,10 +208,18 @@ static __device__ __forceinline__ void publish(row_sums<D> &run, float *sums, fl
 
 		if (lane % 4 == 0)
 			stats[m] = make_float2(run.highest[half], sum);
+		if constexpr (CODES) {
 #pragma unroll
-		for (int n = 0; n < D / 8; n++)
-			*(float2 *)(sums + m * (D + 4) + n * 8 + lane % 4 * 2) = make_float2(
-				run.acc[n][half * 2], run.acc[n][half * 2 + 1]);
+			for (int n = 0; n < D / 8; n += 2)
+				*(float4 *)(sums + m * (D + 4) + n * 8 + lane % 4 * 4) =
+					make_float4(run.acc[n][half * 2], run.acc[n + 1][half * 2],
+						run.acc[n][half * 2 + 1], run.acc[n + 1][half * 2 + 1]);
+		} else {
+#pragma unroll
+			for (int n = 0; n < D / 8; n++)
+				*(float2 *)(sums + m * (D + 4) + n * 8 + lane % 4 * 2) = make_float2(
+					run.acc[n][half * 2], run.acc[n][half * 2 + 1]);
+		}
 	}
 }
 

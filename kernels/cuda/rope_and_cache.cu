@@ -11,9 +11,10 @@
  *
  * All heads take one path: a lane reads its pairs' two halves, normalises them with its neighbours'
  * sum if the head has a norm, rotates them unless it is of v, and writes q in place, k and v to the
- * cache.
+ * cache, to one of fp8 as codes, in half of the bytes.
  */
 
+#include "kernels/cuda/e4m3.cuh"
 #include "kernels/cuda/kernel.cuh"
 
 enum { THREADS = 128 };
@@ -75,18 +76,17 @@ __device__ static inline void rotate(float (&a)[N], float (&b)[N], const angles<
 	}
 }
 
-/* The address in the cache of head h of the token's k; v's heads follow k's. */
-__device__ static inline bf16 *cached_head(
+/* The element of the cache where head h of the token's k begins; v's heads follow k's. */
+__device__ static inline size_t cached_head(
 	const struct op_rope_and_cache &a, uint32_t slot, uint32_t h)
 {
 	const size_t page = slot / a.page_tokens, offset = slot % a.page_tokens;
 	const uint32_t is_v = h >= a.n_kv_heads, head = is_v ? h - a.n_kv_heads : h;
 
-	return (bf16 *)a.kv + (((page * 2 + is_v) * a.page_tokens + offset) * a.n_kv_heads + head) *
-				      a.head_dim;
+	return (((page * 2 + is_v) * a.page_tokens + offset) * a.n_kv_heads + head) * a.head_dim;
 }
 
-template <int N>
+template <int N, bool FP8>
 static __global__ void rope_and_cache(
 	const struct op_rope_and_cache a, uint32_t n_lanes, bool early)
 {
@@ -101,6 +101,7 @@ static __global__ void rope_and_cache(
 	int32_t slot, position;
 	angles<N> first = {}, by;
 	float scale = 0;
+	size_t cached;
 	bf16 *out;
 
 	overlap_trigger();
@@ -122,7 +123,8 @@ static __global__ void rope_and_cache(
 	}
 	if (!present || (!is_q && slot < 0))
 		return;
-	out = is_q ? (bf16 *)source : cached_head(a, (uint32_t)slot, h - a.n_heads);
+	cached = is_q ? 0 : cached_head(a, (uint32_t)slot, h - a.n_heads);
+	out = is_q ? (bf16 *)source : (bf16 *)a.kv + cached;
 	for (uint32_t i = lane * N; i < n_pairs; i += n_lanes * N) {
 		float lower[N], upper[N];
 
@@ -137,9 +139,25 @@ static __global__ void rope_and_cache(
 			load_angles<N>(by, cos_sin + i, n_pairs);
 		if (!is_v)
 			rotate<N>(lower, upper, by);
+		if (FP8 && !is_q) {
+			uint8_t *codes = (uint8_t *)a.kv + cached + i;
+			const float factor = is_v ? a.factors.value : a.factors.key;
+
+			e4m3_store<N>(codes, lower, factor);
+			e4m3_store<N>(codes + n_pairs, upper, factor);
+			continue;
+		}
 		store<N>(out + i, lower);
 		store<N>(out + n_pairs + i, upper);
 	}
+}
+
+template <bool FP8>
+static void rope_and_cache_launch_as(struct stream *stream, const struct op_rope_and_cache *a, bool packs, dim3 grid,
+	uint32_t n_lanes)
+{
+	launch(stream, packs ? rope_and_cache<PACK, FP8> : rope_and_cache<1, FP8>, grid, THREADS, 0, *a, n_lanes,
+		cuda_inputs_settled(stream));
 }
 
 static int rope_and_cache_launch(struct stream *stream, const struct op_rope_and_cache *a)
@@ -153,10 +171,13 @@ static int rope_and_cache_launch(struct stream *stream, const struct op_rope_and
 
 	while (n_lanes < n_packs && n_lanes < WARP)
 		n_lanes *= 2;
-	launch(stream, packs ? rope_and_cache<PACK> : rope_and_cache<1>,
-		row_grid(a->n_tokens, n_heads, THREADS / n_lanes), THREADS, 0, *a, n_lanes,
-		cuda_inputs_settled(stream));
+	const dim3 grid = row_grid(a->n_tokens, n_heads, THREADS / n_lanes);
+
+	if (a->fp8)
+		rope_and_cache_launch_as<true>(stream, a, packs, grid, n_lanes);
+	else
+		rope_and_cache_launch_as<false>(stream, a, packs, grid, n_lanes);
 	return 0;
 }
 
-CUDA_OP(rope_and_cache, rope_and_cache<PACK>)
+CUDA_OP(rope_and_cache, rope_and_cache<PACK, false>)

@@ -9,10 +9,9 @@ static struct device *shared; /* of the group */
 static const char *const backends[] = { "paged", "flex", "naive" };
 static const char *const latent[] = { "mla", "mla_planned", "naive" };
 
-/* On a GPU paged alone reads fp8. */
 static size_t n_backends(void)
 {
-	return test_on_cuda() ? 1 : COUNT(backends);
+	return test_on_cuda() ? 2 : COUNT(backends);
 }
 
 static const struct shape ordinary = { .n_heads = 8, .n_kv_heads = 2, .head_dim = 64, .page_tokens = 16,
@@ -257,13 +256,13 @@ static void test_factors_that_are_no_numbers_above_0_are_refused(void **state)
 
 static void test_backend_without_kernels_for_fp8_on_cuda_refuses_it_by_name(void **state)
 {
-	static const char *const names[] = { "flex", "mla", "mla_planned" };
+	static const char *const names[] = { "mla", "mla_planned" };
 	char why[256];
 
 	for (size_t i = 0; i < COUNT(names); i++) {
 		struct fixture f;
 
-		fixture_init(&f, shared, NULL, i ? &small_latent : &ordinary);
+		fixture_init(&f, shared, NULL, &small_latent);
 		f.config.activation_dtype = DTYPE_BF16;
 		assert_int_equal(attention_find(names[i])->check(&f.config, why, sizeof(why)), -ENOTSUP);
 		assert_string_equal(why, "its kernels for cuda do not read keys and values of fp8");

@@ -122,7 +122,6 @@ int main(void)
 			.prefix_sharing = ENGINE_PREFIX_ALL),
 	};
 	static const struct test_cpu_only only[] = {
-		{"with_flex", "flex has no kernels for fp8 on cuda"},
 		{"with_naive", "the naive backend is for the cpu device"},
 	};
 

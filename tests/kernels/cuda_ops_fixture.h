@@ -210,6 +210,25 @@ static inline float *both_floats(const struct both *b, int side)
 	return values;
 }
 
+/* Codes of e4m3: the same, poison too, or of neighbours, between which two computations may decide otherwise. */
+static inline void both_check_codes(const struct both *b)
+{
+	uint8_t *codes[N_SIDES];
+
+	assert_int_equal(b->kind, BYTES);
+	for (int side = 0; side < N_SIDES; side++) {
+		codes[side] = scratch(b->n);
+		both_copy(side, codes[side], b->at[side], b->n);
+	}
+	for (size_t i = 0; i < b->n; i++) {
+		const int cpu = codes[CPU][i], cuda = codes[CUDA][i];
+		const int number = cpu & 0x80 ? 0x80 - cpu : cpu, other = cuda & 0x80 ? 0x80 - cuda : cuda;
+
+		if (cpu != cuda && (abs(number - other) > 1 || (cpu & 0x7f) == 0x7f || (cuda & 0x7f) == 0x7f))
+			fail_msg("code %zu of %zu: cpu 0x%02x, cuda 0x%02x", i, b->n, cpu, cuda);
+	}
+}
+
 /* Every element within relative * |cpu's| + absolute, or a NaN on both sides. */
 #define both_check_close(b, relative, absolute)                                                    \
 	assert_floats_close(                                                                       \

@@ -185,7 +185,7 @@ static void replay_rope(int side, const struct op_rope_and_cache *a)
 	ops->graph_free(graph);
 }
 
-static void check_rope(const struct rope_shape *s, bool replayed)
+static void check_rope(const struct rope_shape *s, bool replayed, bool fp8)
 {
 	const struct mark mark = mark_here();
 	uint32_t n_slots = ROPE_PAGES * s->page_tokens;
@@ -197,6 +197,8 @@ static void check_rope(const struct rope_shape *s, bool replayed)
 		.n_kv_heads = s->n_kv_heads,
 		.head_dim = s->head_dim,
 		.page_tokens = s->page_tokens,
+		.fp8 = fp8,
+		.factors = {0.0031f, 0.0017f}, /* so that large values saturate */
 	};
 	struct both q_norm = random_weight(
 		&a.q_norm, weight_dtypes[s->q_norm < 0 ? 0 : s->q_norm], 1, s->head_dim);
@@ -204,7 +206,7 @@ static void check_rope(const struct rope_shape *s, bool replayed)
 		&a.k_norm, weight_dtypes[s->k_norm < 0 ? 0 : s->k_norm], 1, s->head_dim);
 	struct both qkv =
 		random_act((size_t)s->n_tokens * (s->n_heads + 2 * s->n_kv_heads) * s->head_dim);
-	struct both kv = both_new(ACT, (size_t)n_slots * 2 * s->n_kv_heads * s->head_dim);
+	struct both kv = both_new(fp8 ? BYTES : ACT, (size_t)n_slots * 2 * s->n_kv_heads * s->head_dim);
 	struct both positions = rope_indices(s->n_tokens, n_slots, false);
 	struct both slots = rope_indices(s->n_tokens, n_slots, true);
 	struct both cos_sin = random_both_floats((size_t)ROPE_POSITIONS * s->head_dim);
@@ -223,21 +225,30 @@ static void check_rope(const struct rope_shape *s, bool replayed)
 			RUN(side, rope_and_cache, &a);
 	}
 	both_check_close(&qkv, ONE_ROUNDING, 1e-5);
-	both_check_close(&kv, ONE_ROUNDING, 1e-5);
+	if (fp8)
+		both_check_codes(&kv);
+	else
+		both_check_close(&kv, ONE_ROUNDING, 1e-5);
 	release_to(mark);
 }
 
 static void test_rope_and_cache_equals_the_oracle(void **state)
 {
 	for (size_t i = 0; i < COUNT_OF(rope_shapes); i++)
-		check_rope(&rope_shapes[i], false);
+		check_rope(&rope_shapes[i], false, false);
 }
 
 static void test_replayed_rope_and_cache_equals_the_oracle(void **state)
 {
-	check_rope(&rope_shapes[0], false); /* the first use is no part of a graph */
+	check_rope(&rope_shapes[0], false, false); /* the first use is no part of a graph */
 	for (size_t i = 0; i < COUNT_OF(rope_shapes); i++)
-		check_rope(&rope_shapes[i], true);
+		check_rope(&rope_shapes[i], true, false);
+}
+
+static void test_rope_and_cache_of_fp8_equals_the_oracle(void **state)
+{
+	for (size_t i = 0; i < 2 * COUNT_OF(rope_shapes); i++)
+		check_rope(&rope_shapes[i / 2], i % 2, true);
 }
 
 /* ---- silu_mul, gather_rows, to_f32 ---- */
@@ -421,6 +432,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_rms_norm_of_a_row_does_not_depend_on_the_batch),
 	cmocka_unit_test(test_rope_and_cache_equals_the_oracle),
 	cmocka_unit_test(test_replayed_rope_and_cache_equals_the_oracle),
+	cmocka_unit_test(test_rope_and_cache_of_fp8_equals_the_oracle),
 	cmocka_unit_test(test_silu_mul_equals_the_oracle),
 	cmocka_unit_test(test_silu_mul_of_extremes_is_finite),
 	cmocka_unit_test(test_gather_rows_takes_the_same_rows),
