@@ -195,6 +195,7 @@ static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 bool paged_prefill_sm90_variant(
 	uint32_t head_dim, uint32_t rows, uint32_t shared_bytes_optin, struct attention_variant *ret)
 {
+	/* of bf16: prompts over codes of fp8 are paged_prefill.cu's */
 	static const variant_choice choices[] = {
 		CHOICE(64, 128, 2), CHOICE(64, 128, 3), CHOICE(96, 128, 2), CHOICE(128, 128, 2),
 		CHOICE(256, 64, 2),

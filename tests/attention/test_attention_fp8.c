@@ -144,6 +144,19 @@ static void test_page_that_does_not_exist_reads_as_null_page(void **state)
 	}
 }
 
+static void test_rows_under_masks_agree_with_dense_reference(void **state)
+{
+	static const struct row rows[] = {
+		{ .seed = 1, .n_query = 1, .seq_len = 300, .mask = { .kind = MASK_WINDOW, .window = 40, .end = 5 } },
+		{ .seed = 2, .n_query = 90, .seq_len = 130, .mask = { .kind = MASK_PREFIX, .begin = 45, .end = 101 } },
+		{ .seed = 3, .n_query = 5, .seq_len = 77, .mask = { .kind = MASK_WINDOW, .window = 3 } },
+	};
+	static const struct shape *const shapes[] = { &ordinary, &windowed, &odd };
+
+	for (size_t s = 0; s < COUNT(shapes); s++)
+		fixture_check_once(shared, "flex", shapes[s], rows + (s == 2), 2, 0, 0);
+}
+
 /* On the cpu device: to the last bit, in any batch. */
 static void test_rows_do_not_depend_on_the_batch(void **state)
 {
@@ -284,6 +297,7 @@ int main(void)
 		cmocka_unit_test(test_chunks_of_a_prompt_agree_with_dense_reference),
 		cmocka_unit_test(test_empty_rows_and_padding_give_zero),
 		cmocka_unit_test(test_page_that_does_not_exist_reads_as_null_page),
+		cmocka_unit_test(test_rows_under_masks_agree_with_dense_reference),
 		cmocka_unit_test(test_graph_gives_what_an_eager_run_gives),
 		cmocka_unit_test(test_pages_beyond_4_g_elements_are_read),
 		cmocka_unit_test(test_factors_that_are_no_numbers_above_0_are_refused),

@@ -117,8 +117,9 @@ int main(void)
 	enum { N_OWN = 3 };
 	struct CMUnitTest tests[N_CASES + N_OWN] = {
 		cmocka_unit_test(test_page_takes_as_many_bytes_as_elements),
-		RIG_TEST(test_cached_prompt_gives_the_same_tokens, .kv_fp8 = true, .prefix_sharing = ENGINE_PREFIX_ALL),
-		RIG_TEST(test_forks_go_on_as_one_that_shares_nothing, .kv_fp8 = true,
+		RIG_TEST(test_cached_prompt_gives_the_same_tokens, .kv_fp8 = true, .deterministic = true,
+			.prefix_sharing = ENGINE_PREFIX_ALL),
+		RIG_TEST(test_forks_go_on_as_one_that_shares_nothing, .kv_fp8 = true, .deterministic = true,
 			.prefix_sharing = ENGINE_PREFIX_ALL),
 	};
 	static const struct test_cpu_only only[] = {
