@@ -112,6 +112,21 @@ static void test_codes_rise_with_values(void **state)
 	assert_int_equal(last, LARGEST);
 }
 
+static void test_codes_of_a_cache_are_values_times_the_factor_and_nan_stays_one(void **state)
+{
+	uint8_t codes[256];
+	float values[256];
+
+	for (uint32_t code = 0; code < 256; code++)
+		codes[code] = (uint8_t)code;
+	for (size_t n = 250; n <= 256; n++) { /* whole runs of a loop, and what is left over */
+		kv_decode(values, codes, 0.37f, n);
+		for (uint32_t code = 0; code < n; code++)
+			assert_true((code & 0x7f) == 0x7f ? isnan(values[code])
+							  : values[code] == value_of(code) * 0.37f);
+	}
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -123,6 +138,7 @@ int main(void)
 		cmocka_unit_test(test_zero_keeps_its_sign),
 		cmocka_unit_test(test_nan_stays_one),
 		cmocka_unit_test(test_codes_rise_with_values),
+		cmocka_unit_test(test_codes_of_a_cache_are_values_times_the_factor_and_nan_stays_one),
 	};
 
 	return cmocka_run_group_tests_name("convert", tests, NULL, NULL);
