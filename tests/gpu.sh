@@ -160,8 +160,8 @@ programs() # globs below the build folder
 
 ops_programs()
 {
-	programs 'kernels/test_cuda_*' 'kernels/test_ops_*' 'attention/test_*cuda*' 'attention/test_flex*' 'attention/test_mla_*' \
-		'attention/test_*latent*' 'model/test_cuda_*'
+	programs 'kernels/test_cuda_*' 'kernels/test_ops_*' 'attention/test_*cuda*' 'attention/test_*fp8' \
+		'attention/test_flex*' 'attention/test_mla_*' 'attention/test_*latent*' 'model/test_cuda_*'
 }
 
 # What has a device, the slowest first.
@@ -169,7 +169,8 @@ serve_programs()
 {
 	programs 'e2e/test_e2e_*' 'daemon/test_engine_*' 'model/test_model_*' 'model/test_graph_capture' \
 		'model/test_draft_*' 'model/test_eagle' 'model/test_speculation' 'model/test_quantised_answers' \
-		'model/test_quantised_load' 'model/test_packed_load' 'model/test_packed_experts' 'model/test_gguf_load' \
+		'model/test_quantised_load' 'model/test_packed_load' 'model/test_packed_experts' 'model/test_head_load' \
+		'model/test_kv_factors' 'model/test_gguf_load' \
 		'bench/test_bench_speculation' 'daemon/test_inputs' 'attention/test_kv_*' 'bench/test_bench' \
 		'kernels/test_cpu_ops_speculate*' 'kernels/test_cpu_ops_verify' 'kernels/test_cpu_ops_draft'
 }
@@ -199,7 +200,7 @@ start_sanitizers()
 	for path in $(ops_programs | grep -v -e '/test_cuda_step$' -e '/test_attention_cuda$'); do
 		case $path in
 		*/test_latent_sizes) ;; # runs nothing on the device
-		*/test_cuda_gemm | */test_cuda_own_gemm | */test_cuda_packed_* | */test_mla_prompt | */test_*latent*)
+		*/test_cuda_gemm | */test_cuda_*_gemm | */test_cuda_packed_* | */test_mla_prompt | */test_*latent*)
 			start_sanitizer memcheck "$path" --kernel-name-exclude kns=nvjet
 			;;
 		*)
