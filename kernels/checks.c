@@ -109,8 +109,8 @@ bool norm_gemm_fits(const struct op_norm_gemm *a)
 	const struct op_gemm gemm = {.x = a->x, .w = a->w, .bias = a->bias, .y = a->y,
 		.n_rows = a->n_rows};
 
-	return gemm_fits(&gemm) && weight_is(&a->norm, 1, a->w.cols) && checks_eps(a->eps) &&
-	       (!a->gate_up || a->w.rows % 2 == 0);
+	return gemm_fits(&gemm) && weight_is(&a->norm, 1, a->w.cols) && checks_eps(a->eps) && a->y != a->x &&
+	       (!a->gate_up || (a->gate_up != a->x && a->w.rows % 2 == 0));
 }
 
 static bool checks_factor(float factor)

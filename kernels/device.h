@@ -79,7 +79,7 @@ struct device_info {
 	uint64_t total_bytes, free_bytes; /* device memory; cpu: what the machine has available */
 	enum dtype activation_dtype, kv_dtype;
 	uint64_t export_granularity; /* bytes that are exported are multiples of it */
-	bool packs;     /* products, but for those of heads, take packed weights (packed.h) */
+	bool packs;     /* all products but head_gemm take packed weights (packed.h) */
 	bool invariant; /* op_gemm.invariant is supported, for rows and columns of multiples of 8 */
 	const char *advice; /* why it is slower than it could be, and what to do; or NULL. Static storage */
 };

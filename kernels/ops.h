@@ -104,8 +104,8 @@ struct op_norm_gemm {
 	struct weight norm; /* [1, w.cols] */
 	float eps;
 	struct weight w, bias;
-	void *gate_up; /* as op_gated_gemm's; NULL: a gemm */
-	void *y;
+	void *gate_up; /* as op_gated_gemm's, not x; NULL: a gemm */
+	void *y;       /* not x */
 	uint32_t n_rows;
 };
 

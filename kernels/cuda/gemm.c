@@ -304,8 +304,11 @@ int cuda_norm_gemm(struct stream *stream, const struct op_norm_gemm *a)
 	if (a->n_rows == 0 || a->n_rows > NORMED_ROWS_MAX)
 		return -ENOTSUP;
 	rc = gemm_begin(stream, &gemm, &product.workspace);
-	if (!rc)
-		rc = gemm_run_normed(&product, a);
+	if (rc)
+		return rc;
+	rc = gemm_run_normed(&product, a);
+	if (rc && rc != -ENOTSUP && capture_is_on(&stream->capture))
+		capture_spoil(&stream->capture);
 	return rc ? rc : cuda_launch_end(stream, "gemm");
 }
 

@@ -4,8 +4,8 @@
  * A plan is the kernel chosen for a shape class: the matrix, the kind of output, the alignment of
  * the addresses, and the number of rows, exact up to 16 and in steps beyond. The first use of a
  * class times our kernels and cuBLASLt's best-ranked (its heuristic ranks without timing) on the
- * operands at hand, with a cold L2, because a decode step returns to a matrix after all others. The
- * choice stays for the life of the device, so that equal shapes give equal bits. After lock and in
+ * operands at hand (an addend excepted), with a cold L2, because a decode step returns to a matrix after all
+ * others. The choice stays for the life of the device, so that equal shapes give equal bits. After lock and in
  * a capture nothing can be timed: the plan of a new class is then our first kernel, or the
  * heuristic's first. Invariant products are one class for all numbers of rows, and are not timed.
  */
@@ -75,13 +75,6 @@ static int gemm_plan_time(struct gemm_product *p, const struct gemm_way *way, fl
 	return 0;
 }
 
-/* Trials must not add to y: they get memory that the flush of the L2 writes. False: there is not enough. */
-static bool gemm_plan_divert(const struct gemm *gemm, struct op_gemm *args)
-{
-	args->y = gemm->flush;
-	return gemm->flush && (uint64_t)args->n_rows * args->w.rows * sizeof(uint16_t) <= gemm->flush_bytes;
-}
-
 /* A kernel replaces a better-ranked one only if it is faster by more than the spread of the timings. One of
  * cuBLASLt must also be faster than ours by the gain of overlap, which timing a single kernel does not show. */
 static int gemm_plan_choose(
@@ -94,8 +87,8 @@ static int gemm_plan_choose(
 	int best = -1, rc = 0;
 
 	trial.args = &args;
-	if (args.add && !gemm_plan_divert(p->stream->device->gemm, &args))
-		return 0;
+	if (args.add)
+		args.y = p->stream->device->gemm->flush;
 	for (int i = 0; i < n; i++) {
 		rc = gemm_plan_time(&trial, &candidates[i], &ms);
 		if (device_is_lost(rc))
@@ -227,11 +220,21 @@ static int gemm_plan_candidates(struct gemm_product *p, const struct gemm_key *k
 	return rc;
 }
 
-static int gemm_plan_make(struct gemm_product *p, const struct gemm_key *key, struct gemm_way *ret)
+/* Trials must not add to y: theirs is the memory that is written to flush the L2, if it is large enough. */
+static bool gemm_plan_may_time(const struct gemm_product *p)
 {
 	struct cuda_device *device = p->stream->device;
-	const bool timed = !atomic_load_explicit(&device->locked, memory_order_acquire) &&
-			   !captures_any(&device->captures);
+	const struct op_gemm *a = p->args;
+
+	if (atomic_load_explicit(&device->locked, memory_order_acquire) || captures_any(&device->captures))
+		return false;
+	return !a->add || (device->gemm->flush &&
+				  (uint64_t)a->n_rows * a->w.rows * sizeof(uint16_t) <= device->gemm->flush_bytes);
+}
+
+static int gemm_plan_make(struct gemm_product *p, const struct gemm_key *key, struct gemm_way *ret)
+{
+	const bool timed = gemm_plan_may_time(p);
 	struct gemm_way candidates[GEMM_WAYS];
 	int n, best = 0, rc;
 

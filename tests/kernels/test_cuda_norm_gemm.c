@@ -145,7 +145,7 @@ static void test_a_norm_and_its_gated_product_at_once_are_what_both_are(void **s
 	check_kinds(*state, true);
 }
 
-/* Too many rows; rows too long. */
+/* Too many rows; rows too long; y where x is. */
 static void test_what_cannot_be_done_at_once_is_refused(void **state)
 {
 	static const struct shape_case cases[] = {{.rows = 9, .n = 64, .k = 128}, {.rows = 2, .n = 64, .k = 8192}};
@@ -159,6 +159,8 @@ static void test_what_cannot_be_done_at_once_is_refused(void **state)
 
 		normed_begin(&n, f, &cases[i], &seed);
 		assert_int_equal(queue_at_once(&n), -ENOTSUP);
+		n.y_at = (size_t)(n.s.memory + n.s.x_at - n.memory); /* y is x */
+		assert_int_equal(queue_at_once(&n), -EINVAL);
 		normed_end(&n);
 	}
 }
