@@ -78,7 +78,7 @@ struct op_gemm {
 	enum dtype y_dtype; /* act or F32; with `add` act */
 	uint32_t n_rows;
 	bool invariant;
-	bool add; /* y is not x */
+	bool add; /* y is not x; the product may be rounded to act before the addition */
 };
 
 /* y = silu(x Wg^T + bg) * (x Wu^T + bu): a gemm and a silu_mul, in one launch where the device can;
@@ -193,7 +193,7 @@ struct op_mla_rope_and_cache {
 	void *kv;           /* a layer: [n_pages, page_tokens, rank + rope] kv */
 	uint32_t n_tokens, n_heads, nope, rope, rank, page_tokens;
 	bool interleaved;   /* pairs (2i, 2i + 1), else (i, i + rope / 2) */
-	bool fp8;           /* kv is E4M3, with the factor of keys */
+	bool fp8;           /* kv is E4M3, with the factor of keys; CUDA answers -ENOTSUP */
 	struct kv_factors factors;
 };
 

@@ -33,7 +33,7 @@ template <bool CODES>
 static __device__ __forceinline__ float any_element(const void *kv, size_t at)
 {
 	if constexpr (CODES)
-		return e4m3_to_f32(((const uint8_t *)kv)[at]);
+		return kv_number_of(((const uint8_t *)kv)[at]);
 	else
 		return __bfloat162float(((const bf16 *)kv)[at]);
 }

@@ -5,8 +5,8 @@
 /*
  * Fragments of keys and values that are codes, e4m3 (struct kv_factors). They lie in shared memory as
  * [token][head_dim + 16] bytes, an odd number of 16-byte chunks a row, as bf16 does (paged_mma.cuh), and become
- * float16 in registers, exactly. Queries and weights are float16 too: a query beyond 65504 is infinite. The factors are no
- * work here: that of keys is in the scale of scores, that of values in what divides the sums.
+ * float16 in registers, exactly. Queries and weights are float16 too: a query beyond 65504 counts as 65504. The factors
+ * are no work here: that of keys is in the scale of scores, that of values in what divides the sums.
  *
  * ldmatrix moves two codes as one element of 16 bits, so that a lane gets four codes where bf16 gives it two
  * numbers. With i = lane % 4 and g = lane / 4:
@@ -47,10 +47,16 @@ static __device__ __forceinline__ uint32_t pack_f16(float low, float high)
 	return *reinterpret_cast<uint32_t *>(&pair);
 }
 
+/* NaN stays NaN. */
+static __device__ __forceinline__ float within_f16(float x)
+{
+	return x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x;
+}
+
 /* Two bf16 as float16. */
 static __device__ __forceinline__ uint32_t f16_of_bf16(uint32_t pair)
 {
-	return pack_f16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+	return pack_f16(within_f16(__uint_as_float(pair << 16)), within_f16(__uint_as_float(pair & 0xffff0000u)));
 }
 
 /* The fragment of 8 tokens and 16 columns of keys. */
@@ -69,8 +75,8 @@ static __device__ __forceinline__ void add_columns(float (&even)[4], float (&odd
 	mma_f16(odd, weights, e4m3_to_f16(apart >> 16), e4m3_to_f16(more_apart >> 16));
 }
 
-/* A lane's address of fragments of 16 tokens and 32 columns: keys or, transposed, values. load_4's words are then those of
- * tokens 0 to 7 and 8 to 15 of the first 16 columns, then of the others. */
+/* A lane's address of fragments of 16 tokens and 32 columns: keys or, transposed, values. load_4's words are then those
+ * of tokens 0 to 7 and 8 to 15 of the first 16 columns, then of the others. */
 template <int D>
 static __device__ __forceinline__ uint32_t codes_address(uint32_t rows)
 {

@@ -54,8 +54,8 @@ static uint32_t broad_tile_cols(uint32_t height, bool gated)
 	return gated ? height : 2 * height;
 }
 
-/* Time for many rows by tiles of `kernel`: the rounds of all multiprocessors, by a tile's rows and what it takes
- * beyond them, the fetch of W, in rows. */
+/* Cost of many rows by tiles of `kernel`: rounds of all multiprocessors x (rows of a tile + 32, which is about what
+ * fetching W costs). */
 static uint64_t broad_cost(struct stream *stream, const struct op_gemm *a, const struct broad_instance *kernel)
 {
 	const uint64_t w_tiles = divided(y_cols(a, kernel->gated), broad_tile_cols(PIECE, kernel->gated));
@@ -144,8 +144,8 @@ static bool broad_is_busy(
  * less power, which limits long prompts. */
 int broad_variants(struct stream *stream, const struct op_gemm *a, bool gated, uint8_t *ret)
 {
-	const uint32_t first = a->n_rows > ONE_TILE_MAX ? 2 : 1;
-	struct broad_division divisions[] = {{1, first, 0}, {1, 3 - first, 0}, {2, 1, 0}, {3, 1, 0}, {4, 1, 0},
+	const bool many = a->n_rows > ONE_TILE_MAX;
+	struct broad_division divisions[] = {{1, many ? 2u : 1u, 0}, {1, many ? 1u : 2u, 0}, {2, 1, 0}, {3, 1, 0}, {4, 1, 0},
 		{5, 1, 0}, {6, 1, 0}};
 	int n = 0;
 

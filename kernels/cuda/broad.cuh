@@ -19,7 +19,7 @@
  * split.
  *
  * Grid: tiles x splits, or as many clusters as run at once, which take several tiles each; block:
- * nine warps; shared memory: the ring, and a slab of y; small blocks of the next kernel, a norm's,
+ * nine warps; shared memory: the ring, and two slabs of y; small blocks of the next kernel, a norm's,
  * still fit. Bytes: W once from memory; x once for each tile of W, divided by sharers, from the L2, and W again for
  * each further tile of x.
  *

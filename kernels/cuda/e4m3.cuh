@@ -29,7 +29,7 @@ static __device__ __forceinline__ uint32_t e4m3_to_f16(uint32_t codes)
 	return pair;
 }
 
-static __device__ __forceinline__ float e4m3_to_f32(uint8_t code)
+static __device__ __forceinline__ float kv_number_of(uint8_t code)
 {
 	const uint32_t pair = e4m3_to_f16(code);
 
@@ -37,7 +37,7 @@ static __device__ __forceinline__ float e4m3_to_f32(uint8_t code)
 }
 
 /* x / factor to nearest, ties to even, and to at most 448. */
-static __device__ __forceinline__ uint8_t f32_to_e4m3(float x, float factor)
+static __device__ __forceinline__ uint8_t kv_code_of(float x, float factor)
 {
 	return (uint8_t)__nv_cvt_float_to_fp8(__fdiv_rn(x, factor), __NV_SATFINITE, __NV_E4M3);
 }
@@ -51,12 +51,12 @@ static __device__ __forceinline__ void e4m3_store(uint8_t *to, const float (&v)[
 
 #pragma unroll
 		for (int i = 0; i < N; i++)
-			words[i / 4] |= (uint32_t)f32_to_e4m3(v[i], factor) << i % 4 * 8;
+			words[i / 4] |= (uint32_t)kv_code_of(v[i], factor) << i % 4 * 8;
 		*(uint2 *)to = make_uint2(words[0], words[1]);
 	} else {
 #pragma unroll
 		for (int i = 0; i < N; i++)
-			to[i] = f32_to_e4m3(v[i], factor);
+			to[i] = kv_code_of(v[i], factor);
 	}
 }
 

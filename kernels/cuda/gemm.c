@@ -74,7 +74,7 @@ static int gemm_start(struct cuda_device *device)
 		return rc;
 	}
 	gemm->flush_bytes = (size_t)device->limits.l2_bytes * GEMM_FLUSH_L2S;
-	/* without it timings are those of a warm L2, which is acceptable */
+	/* without it timings are those of a warm L2, which is acceptable, and products that add are not timed */
 	if (CUDA_TRY(&device->base, cudaMalloc(&gemm->flush, gemm->flush_bytes)) != 0)
 		gemm->flush = NULL;
 	return cuda_lost(device);

@@ -38,7 +38,7 @@ struct gemm_key {
 	uint32_t rows, n, k;
 	uint8_t alignment; /* bytes, of all operands: 2 ... 16 */
 	uint8_t packed; /* enum packed_kind of the matrix */
-	bool f32, bias, gated, invariant;
+	bool f32, bias, gated, invariant, add;
 	bool used;
 };
 

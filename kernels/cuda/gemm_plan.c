@@ -150,6 +150,7 @@ struct gemm_key gemm_key_of(const struct gemm_product *p)
 		.bias = a->bias.data != NULL,
 		.gated = gemm_is_gated(p),
 		.invariant = a->invariant,
+		.add = a->add,
 		.used = true,
 	};
 }
@@ -170,7 +171,7 @@ static struct gemm_plan *gemm_plan_find(struct gemm *gemm, const struct gemm_key
 				plan->key.k == key->k && plan->key.alignment == key->alignment &&
 				plan->key.packed == key->packed && plan->key.f32 == key->f32 && plan->key.bias == key->bias &&
 				plan->key.gated == key->gated &&
-				plan->key.invariant == key->invariant))
+				plan->key.invariant == key->invariant && plan->key.add == key->add))
 			return plan;
 	}
 }

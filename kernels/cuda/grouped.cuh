@@ -387,6 +387,7 @@ __device__ static inline void pass_by(const grouped_block &b, ring_stage &s)
 {
 	for (uint32_t chunk = 0; chunk < b.n_chunks; chunk++) {
 		barrier_wait(b.full + s.index * 8, s.parity);
+		__syncwarp();
 		release(b, s.index);
 		s.next(b.n_stages);
 	}

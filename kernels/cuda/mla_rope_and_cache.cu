@@ -9,7 +9,6 @@
  * ahead of the wait, and in the queries' blocks the angles too.
  */
 
-#include "kernels/cuda/e4m3.cuh"
 #include "kernels/cuda/kernel.cuh"
 
 enum { THREADS = 128, PAIRS = 2 /* of a thread */ };
@@ -35,16 +34,6 @@ __device__ static inline void rotate(
 	to[apart] = __float2bfloat16_rn(second * cosine + first * sine);
 }
 
-/* The same to codes. */
-__device__ static inline void rotate_codes(
-	uint8_t *to, const bf16 *from, uint32_t apart, float cosine, float sine, float factor)
-{
-	const float first = __bfloat162float(from[0]), second = __bfloat162float(from[apart]);
-
-	to[0] = f32_to_e4m3(first * cosine - second * sine, factor);
-	to[apart] = f32_to_e4m3(second * cosine + first * sine, factor);
-}
-
 template <int N>
 __device__ static void cache_row(
 	const struct op_mla_rope_and_cache &a, uint32_t t, int32_t slot, const float *angles)
@@ -52,9 +41,8 @@ __device__ static void cache_row(
 	const size_t width = (size_t)a.rank + a.rope;
 	const bf16 *from = (const bf16 *)a.kv_a + t * width;
 	const uint32_t apart = a.interleaved ? 1 : a.rope / 2;
-	float sum = 0, scale;
-	uint8_t *codes;
 	bf16 *to;
+	float sum = 0, scale;
 
 	for (uint32_t i = threadIdx.x * N; i < a.rank; i += THREADS * N) {
 		float v[N];
@@ -68,7 +56,6 @@ __device__ static void cache_row(
 	if (slot < 0)
 		return;
 	to = (bf16 *)a.kv + (size_t)(uint32_t)slot * width;
-	codes = (uint8_t *)a.kv + (size_t)(uint32_t)slot * width;
 	for (uint32_t i = threadIdx.x * N; i < a.rank; i += THREADS * N) {
 		float v[N], weight[N];
 
@@ -77,20 +64,11 @@ __device__ static void cache_row(
 #pragma unroll
 		for (int j = 0; j < N; j++)
 			v[j] = v[j] * scale * weight[j];
-		if (a.fp8)
-			e4m3_store<N>(codes + i, v, a.factors.key);
-		else
-			store<N>(to + i, v);
+		store<N>(to + i, v);
 	}
-	for (uint32_t i = threadIdx.x; i < a.rope / 2; i += THREADS) {
-		const uint32_t column = a.rank + pair_at(a, i);
-		const float cosine = angles[i], sine = angles[a.rope / 2 + i];
-
-		if (a.fp8)
-			rotate_codes(codes + column, from + column, apart, cosine, sine, a.factors.key);
-		else
-			rotate(to + column, from + column, apart, cosine, sine);
-	}
+	for (uint32_t i = threadIdx.x; i < a.rope / 2; i += THREADS)
+		rotate(to + a.rank + pair_at(a, i), from + a.rank + pair_at(a, i), apart, angles[i],
+			angles[a.rope / 2 + i]);
 }
 
 template <int N>
@@ -143,6 +121,8 @@ static int mla_rope_and_cache_launch(struct stream *stream, const struct op_mla_
 			   aligned(a->kv) && aligned(a->norm.data);
 	dim3 grid;
 
+	if (a->fp8) /* no attention of this device reads it */
+		return -ENOTSUP;
 	if (n_pairs > 65534ull * THREADS * PAIRS)
 		return -EINVAL;
 	grid = row_grid(a->n_tokens, (uint32_t)n_pairs, THREADS * PAIRS);

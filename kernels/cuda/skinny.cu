@@ -172,7 +172,7 @@ int skinny_variants(struct stream *stream, const struct op_gemm *a, bool gated, 
 static bool skinny_can_norm(
 	const struct skinny_variant *v, const struct op_gemm *a, const struct skinny_plan *plan, const struct weight *norm)
 {
-	return v->m == 8 && plan->x_bytes && a->w.cols <= NORM_PACKS * WARPS * WARP * PACK &&
+	return v->m == NORM_ROWS && plan->x_bytes && a->w.cols <= NORM_PACKS * WARPS * WARP * PACK &&
 	       norm->dtype == DTYPE_BF16 && aligned(norm->data);
 }
 

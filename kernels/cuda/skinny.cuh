@@ -46,7 +46,7 @@
 #include "kernels/cuda/skinny_ptx.cuh"
 
 enum { WARPS = 8, PRODUCER = WARPS, FINISHERS = 3, THREADS = (WARPS + 1 + FINISHERS) * 32, STEP = 64, STAGES_MAX = 32 };
-enum { NORM_PACKS = 2 }; /* of a thread: so many columns a norm can have */
+enum { NORM_ROWS = 8, NORM_PACKS = 2 }; /* of x that a block can norm: rows; packs of columns a thread */
 
 struct skinny_args {
 	const void *w;
@@ -342,13 +342,13 @@ __device__ static inline norm_part norm_load(const skinny_args &a)
 	return part;
 }
 
-/* Sum M values, 8 or 16, over a warp: lane l gets that of row l / (32 / M). */
-template <int M> __device__ static inline float rows_sum(float (&v)[M])
+/* Sum each row's values over a warp: lane l gets the sum of row l / 4. */
+__device__ static inline float rows_sum(float (&v)[NORM_ROWS])
 {
 	const uint32_t lane = threadIdx.x % WARP;
 
 #pragma unroll
-	for (int n = M / 2, offset = 16; offset; n /= 2, offset /= 2) {
+	for (int n = NORM_ROWS / 2, offset = 16; offset; n /= 2, offset /= 2) {
 		const bool upper = lane & offset;
 
 		if (!n)
@@ -360,15 +360,14 @@ template <int M> __device__ static inline float rows_sum(float (&v)[M])
 	return v[0];
 }
 
-/* squares: [M][WARPS], a warp's part of each row's sum. */
-template <int M>
+/* squares: [NORM_ROWS][WARPS], a warp's part of each row's sum. */
 __device__ static inline void norm_measure(const skinny_args &a, const skinny_block &b, float *squares)
 {
-	float sums[M] = {};
+	float sums[NORM_ROWS] = {};
 
 	for (uint32_t i = threadIdx.x; i < a.k / PACK; i += WARPS * WARP)
 #pragma unroll
-		for (uint32_t row = 0; row < M; row++) {
+		for (uint32_t row = 0; row < NORM_ROWS; row++) {
 			float v[PACK];
 
 			if (row >= a.n_rows)
@@ -378,15 +377,16 @@ __device__ static inline void norm_measure(const skinny_args &a, const skinny_bl
 			for (int j = 0; j < PACK; j++)
 				sums[row] += v[j] * v[j];
 		}
-	const float sum = rows_sum<M>(sums);
+	const float sum = rows_sum(sums);
 
-	if (threadIdx.x % WARP % (WARP / M) == 0)
-		squares[threadIdx.x % WARP / (WARP / M) * WARPS + threadIdx.x / WARP] = sum;
+	if (threadIdx.x % 4 == 0)
+		squares[threadIdx.x % WARP / 4 * WARPS + threadIdx.x / WARP] = sum;
 }
 
 __device__ static inline void norm_apply(
 	const skinny_args &a, const skinny_block &b, const norm_part &part, const float *squares)
 {
+	static_assert(WARPS == 8, "a row's parts are two float4");
 #pragma unroll 2
 	for (uint32_t row = 0; row < a.n_rows; row++) {
 		const float4 low = ((const float4 *)squares)[row * 2], high = ((const float4 *)squares)[row * 2 + 1];
@@ -412,16 +412,20 @@ __device__ static inline void norm_apply(
 	}
 }
 
-/* x := norm(x); all warps that multiply take part. */
-template <int M>
-__device__ static inline void norm_x(const skinny_args &a, const skinny_block &b, const norm_part &part)
+/* Barrier of the warps that multiply. */
+__device__ static inline void meet(void)
 {
-	__shared__ __align__(16) float squares[M * WARPS];
+	asm volatile("bar.sync 1, %0;" ::"n"(WARPS * WARP) : "memory");
+}
 
-	norm_measure<M>(a, b, squares);
-	asm volatile("bar.sync 1, %0;" ::"n"(WARPS * WARP) : "memory");
-	norm_apply(a, b, part, squares);
-	asm volatile("bar.sync 1, %0;" ::"n"(WARPS * WARP) : "memory");
+/* x := norm(x), by the warps that multiply; `memory` is that of sums, which there are none of yet. */
+__device__ static inline void norm_x(
+	const skinny_args &a, const skinny_block &b, const norm_part &part, float *memory)
+{
+	norm_measure(a, b, memory);
+	meet();
+	norm_apply(a, b, part, memory);
+	meet();
 }
 
 template <class W>
@@ -438,9 +442,9 @@ __device__ static inline void multiply_all(
 		fetch_all_x<W>(a, b);
 	if (b.x)
 		barrier_wait(b.x_full, 0);
-	if constexpr (M == 8)
+	if constexpr (M == NORM_ROWS)
 		if (a.norm)
-			norm_x<M>(a, b, part);
+			norm_x(a, b, part, sum_memory);
 	for (uint32_t it = 0; it < b.n_iterations; it++) {
 		const skinny_place p = place_of(b, it);
 		const uint32_t stage = b.ring + s * b.stage_bytes;
@@ -541,7 +545,7 @@ template <class W> static __global__ void __launch_bounds__(THREADS, W::m > 16 ?
 		fetch<W>(a, b);
 		return;
 	}
-	const norm_part part = norm_load(a); /* the finishing warps' is zeros or not used */
+	const norm_part part = warp < WARPS ? norm_load(a) : norm_part{};
 
 	overlap_wait();
 	if (warp < WARPS)

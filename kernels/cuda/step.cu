@@ -269,8 +269,8 @@ static bool step_has_own(const struct op_decode_step *a, uint32_t grid)
 	return a->embedding.cols / STEP_GROUP <= 2 * STEP_OWN_MAX * grid;
 }
 
-/* As many blocks as there are multiprocessors, or a few less if rows are shared out more evenly then; but 128 of 132,
- * as a long row is in 128 pieces of all kv heads. */
+/* As many blocks as there are multiprocessors, or a few less if rows are shared out more evenly then; at least
+ * 31/32 of them; 128 of 132 is also the number of units of one long row with eight kv heads (16 pieces). */
 static uint32_t step_grid(struct stream *stream, const struct op_decode_step *a)
 {
 	const uint32_t n_sms = cuda_limits(stream)->n_sms;

@@ -17,7 +17,7 @@
  * into stages of 512 columns, 16 KiB.
  *
  * RING. Weights and history depend on nothing that the step computes, so the fetching warp runs ahead
- * of the others as far as the ring goes. It has at most STEP_IN_FLIGHT stages in flight: more than memory's
+ * of the others as far as the ring goes. It has at most STEP_IN_FLIGHT stages of weights in flight: more than memory's
  * latency needs would only queue, and the words between blocks would queue behind them; and fewer when
  * the ring is filling up, which is when somebody waits for words.
  *
@@ -61,11 +61,11 @@ enum {
 	STEP_STAGES_MAX = 13,
 	STEP_IN_FLIGHT = 3,
 	STEP_IN_FLIGHT_FULL = 2, /* while less than half of the ring is empty */
-	STEP_IN_FLIGHT_PAGES = 5, /* of history, while a quarter of the ring is empty: nobody here waits for words then */
+	STEP_IN_FLIGHT_PAGES = 5, /* of history, while a quarter of the ring is empty: no warp waits for words then */
 	STEP_LAYERS_MAX = 64,
 	STEP_OWN_MAX = MIMEO_STEP_OWN_MAX, /* tiles of o or down of a block */
 	STEP_PIECES_SERIAL = 2, /* pieces that a column of x merges, at most */
-	STEP_SERIAL_MAX = 8,    /* pieces a column, gathered before o if there are more */
+	STEP_SERIAL_MAX = 8,    /* pieces a column at most; more than STEP_PIECES_SERIAL are gathered before o */
 	/* pages by columns of a head: */
 	STEP_PIECE_COLUMNS = 12 * 64, /* a column merges two pieces rather than one that is longer */
 	STEP_PIECE_GAIN = 16 * 64,    /* what more pieces have to spare the block that is last */

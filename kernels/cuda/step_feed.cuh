@@ -3,7 +3,7 @@
 #define MIMEO_KERNELS_CUDA_STEP_FEED_CUH
 
 /*
- * The warp that fetches. It waits for nothing but an empty stage: one lane asks for all boxes of
+ * The warp that fetches. It waits for empty stages, and for those in flight where there are enough: one lane asks for all boxes of
  * weights, two of 8 KiB a stage; the lanes look up a piece's pages together, and four of them ask for a stage's
  * boxes, of 4 KiB.
  */

@@ -38,10 +38,10 @@ static struct weight norm_of(const struct normed *n)
 	return (struct weight){.data = n->memory, .dtype = DTYPE_BF16, .rows = 1, .cols = n->c.k};
 }
 
-static int queue_at_once(struct normed *n)
+static int queue_at_once_of(struct normed *n, void *x)
 {
 	const struct weight w = sample_weight(&n->c, &n->s);
-	const struct op_norm_gemm op = {.x = n->s.memory + n->s.x_at,
+	const struct op_norm_gemm op = {.x = x,
 		.norm = norm_of(n),
 		.eps = 1e-5f,
 		.w = w,
@@ -53,19 +53,57 @@ static int queue_at_once(struct normed *n)
 	return n->f->device->kernels->norm_gemm(n->f->stream, &op);
 }
 
-/* Into the sample's y. */
-static void queue_one_by_one(struct normed *n)
+static int queue_at_once(struct normed *n)
+{
+	return queue_at_once_of(n, n->s.memory + n->s.x_at);
+}
+
+static void queue_norm(struct normed *n)
 {
 	const struct op_rms_norm op = {.x = n->s.memory + n->s.x_at,
 		.weight = norm_of(n),
 		.out = n->memory + n->out_at,
 		.n_rows = n->c.rows,
 		.eps = 1e-5f};
+
+	assert_int_equal(n->f->device->kernels->rms_norm(n->f->stream, &op), 0);
+}
+
+/* Into the sample's y. */
+static void queue_one_by_one(struct normed *n)
+{
 	struct sample s = n->s;
 
 	s.x_at = (size_t)(n->memory + n->out_at - s.memory);
-	assert_int_equal(n->f->device->kernels->rms_norm(n->f->stream, &op), 0);
+	queue_norm(n);
 	assert_int_equal(sample_queue(n->f, &n->c, &s), 0);
+}
+
+/* Behind the kernel that writes its x, which it may overlap. */
+static void check_chain(struct normed *n)
+{
+	uint8_t *want = calloc(2, n->s.y_bytes), *got = want + n->s.y_bytes;
+	struct graph_exec *exec;
+
+	assert_non_null(want);
+	queue_norm(n);
+	assert_int_equal(n->f->ops->stream_sync(n->f->stream), 0);
+	assert_int_equal(queue_at_once_of(n, n->memory + n->out_at), 0);
+	assert_int_equal(n->f->ops->stream_sync(n->f->stream), 0);
+	assert_int_equal(n->f->ops->copy(n->f->device, want, n->memory + n->y_at, n->s.y_bytes), 0);
+	assert_int_equal(n->f->ops->capture_begin(n->f->stream), 0);
+	for (int i = 0; i < 3; i++) {
+		queue_norm(n);
+		assert_int_equal(queue_at_once_of(n, n->memory + n->out_at), 0);
+	}
+	exec = finish(n->f);
+	n->f->ops->fill_async(n->f->stream, n->memory + n->out_at, 0xff, (size_t)n->c.rows * n->c.k * 2);
+	n->f->ops->fill_async(n->f->stream, n->memory + n->y_at, 0xff, n->s.y_bytes);
+	replay(n->f, exec);
+	assert_int_equal(n->f->ops->copy(n->f->device, got, n->memory + n->y_at, n->s.y_bytes), 0);
+	assert_memory_equal(got, want, n->s.y_bytes);
+	n->f->ops->graph_exec_free(exec);
+	free(want);
 }
 
 static void check_same(struct normed *n)
@@ -110,6 +148,8 @@ static void check_kind(struct fixture *f, enum packed_kind kind, bool gated)
 		assert_int_equal(queue_at_once(&n), 0);
 		queue_one_by_one(&n);
 		check_same(&n);
+		if (i % 8 == 0 || i % 8 == 7)
+			check_chain(&n);
 		normed_end(&n);
 	}
 }
