@@ -1,23 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/attention/fixture.h"
 
-#include <sys/mman.h>
-
-#include "tests/e4m3.h"
+#include "tests/attention/fixture_cache.h"
 
 /* ---- sizes ---- */
 
-/* Elements of a page: keys and values, or the latent rows alone. */
-static size_t page_elements(const struct fixture *f)
-{
-	const struct attention_config *c = &f->config;
-
-	return (size_t)(c->latent.rank ? 1 : 2) * c->page_tokens * c->n_kv_heads * c->head_dim;
-}
-
 static size_t kv_elements(const struct fixture *f)
 {
-	return f->n_pages * page_elements(f);
+	return f->n_pages * fixture_page_elements(f);
 }
 
 static size_t q_elements(const struct fixture *f)
@@ -35,11 +25,6 @@ static size_t weight_elements(const struct fixture *f)
 	return (size_t)f->kv_b.rows * f->kv_b.cols;
 }
 
-static size_t act_bytes(const struct fixture *f)
-{
-	return f->is_cuda ? 2 : sizeof(float);
-}
-
 /* ---- memory ---- */
 
 static void *device_alloc(struct fixture *f, size_t bytes)
@@ -48,16 +33,6 @@ static void *device_alloc(struct fixture *f, size_t bytes)
 
 	assert_int_equal(f->device->ops->mem_alloc(f->device, bytes, &memory), 0);
 	return memory;
-}
-
-static bool is_fp8(const struct fixture *f)
-{
-	return f->config.kv_dtype == DTYPE_E4M3;
-}
-
-static size_t kv_bytes(const struct fixture *f)
-{
-	return is_fp8(f) ? 1 : act_bytes(f);
 }
 
 /* An image of n * bytes, and the device's memory for n * device_bytes: the same one on the cpu. */
@@ -163,49 +138,6 @@ static void config_init(struct fixture *f, const struct shape *s)
 	f->q_stride = f->q_width + (l->rank ? 8 : 2 * s->n_kv_heads * s->head_dim);
 }
 
-/* Contents to the device, in its format. */
-static void put(struct fixture *f, void *dst, const float *src, size_t n)
-{
-	uint16_t *halves;
-
-	if (!f->is_cuda) {
-		memmove(dst, src, n * sizeof(float));
-		return;
-	}
-	halves = malloc(n * sizeof(*halves) + 1);
-	assert_non_null(halves);
-	for (size_t i = 0; i < n; i++)
-		halves[i] = bf16_from_float(src[i]);
-	test_copy(f->device, dst, halves, n * sizeof(*halves));
-	free(halves);
-}
-
-/* Elements of the cache from `first` on, to the device's memory for it. */
-static void put_kv(struct fixture *f, void *dst, size_t to, size_t first, size_t n)
-{
-	const struct attention_config *c = &f->config;
-	size_t half = (size_t)c->page_tokens * c->n_kv_heads * c->head_dim;
-	uint8_t *codes;
-
-	if (!is_fp8(f)) {
-		put(f, (char *)dst + to * act_bytes(f), f->kv + first, n);
-		return;
-	}
-	codes = malloc(n + 1);
-	assert_non_null(codes);
-	for (size_t i = 0; i < n; i++) {
-		bool is_value = !c->latent.rank && (first + i) / half % 2;
-
-		codes[i] = e4m3_from_float(f->kv[first + i] /
-			(is_value ? FIXTURE_FACTORS.value : FIXTURE_FACTORS.key));
-	}
-	if (f->is_cuda)
-		test_copy(f->device, (char *)dst + to, codes, n);
-	else
-		memcpy((char *)dst + to, codes, n);
-	free(codes);
-}
-
 static void weight_new(struct fixture *f)
 {
 	const struct attention_latent *l = &f->config.latent;
@@ -216,11 +148,11 @@ static void weight_new(struct fixture *f)
 		.rows = f->config.n_heads * (l->nope + l->v),
 		.cols = l->rank,
 	};
-	f->w = image_new(f, weight_elements(f), sizeof(float), act_bytes(f), &data);
+	f->w = image_new(f, weight_elements(f), sizeof(float), fixture_act_bytes(f), &data);
 	for (size_t i = 0; i < weight_elements(f); i++)
 		f->w[i] = fixture_content(
 			f, 0, PART_W, (uint32_t)(i / l->rank), (uint32_t)(i % l->rank));
-	put(f, data, f->w, weight_elements(f));
+	fixture_put(f, data, f->w, weight_elements(f));
 	f->kv_b.data = data;
 }
 
@@ -236,15 +168,15 @@ void fixture_init(struct fixture *f, struct device *device, const char *backend,
 	config_init(f, shape);
 	assert_int_equal(f->device->ops->stream_new(f->device, &f->stream), 0);
 	inputs_new(f);
-	if (is_fp8(f)) {
+	if (fixture_is_fp8(f)) {
 		f->kv_device = device_alloc(f, kv_elements(f) + 1);
 		f->kv = malloc(kv_elements(f) * sizeof(float));
 		assert_non_null(f->kv);
 	} else {
-		f->kv = image_new(f, kv_elements(f), sizeof(float), act_bytes(f), &f->kv_device);
+		f->kv = image_new(f, kv_elements(f), sizeof(float), fixture_act_bytes(f), &f->kv_device);
 	}
-	f->q = image_new(f, q_elements(f), sizeof(float), act_bytes(f), &f->q_device);
-	f->out = image_new(f, out_elements(f), sizeof(float), act_bytes(f), &f->out_device);
+	f->q = image_new(f, q_elements(f), sizeof(float), fixture_act_bytes(f), &f->q_device);
+	f->out = image_new(f, out_elements(f), sizeof(float), fixture_act_bytes(f), &f->out_device);
 	weight_new(f);
 	f->backend = backend ? attention_find(backend) : NULL;
 	fixture_remake(f);
@@ -277,46 +209,6 @@ void fixture_remake(struct fixture *f)
 	assert_int_equal(f->backend->metadata_new(f->manager, &f->metadata), 0);
 }
 
-/* ---- far pages ---- */
-
-/* The first page behind element 2^32; placed pages go behind it and behind its half. */
-static uint32_t far_page(const struct fixture *f)
-{
-	return (uint32_t)(((uint64_t)1 << 32) / page_elements(f));
-}
-
-static size_t far_bytes(const struct fixture *f)
-{
-	return (far_page(f) + (size_t)f->n_pages) * page_elements(f) * kv_bytes(f);
-}
-
-void fixture_go_far(struct fixture *f)
-{
-	f->config.n_kv_pages = far_page(f) + f->n_pages;
-	if (f->is_cuda)
-		f->kv_far = device_alloc(f, far_bytes(f));
-	else
-		f->kv_far = mmap(NULL, far_bytes(f), PROT_READ | PROT_WRITE,
-			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	assert_ptr_not_equal(f->kv_far, MAP_FAILED);
-	fixture_remake(f);
-}
-
-/* Every second page of the row behind element 2^32, the others behind its half. */
-static void move_far(struct fixture *f, uint32_t r, const struct row *row)
-{
-	const struct attention_config *c = &f->config;
-	size_t page = page_elements(f);
-
-	for (uint32_t i = 0; i * c->page_tokens < row->seq_len; i++) {
-		int32_t *entry = &f->inputs.block_table[r * c->max_pages + i];
-		int32_t to = *entry + (int32_t)(far_page(f) / (i % 2 ? 1 : 2));
-
-		put_kv(f, f->kv_far, (size_t)to * page, (size_t)*entry * page, page);
-		*entry = to;
-	}
-}
-
 void fixture_deinit(struct fixture *f)
 {
 	struct input list[N_INPUTS];
@@ -327,16 +219,13 @@ void fixture_deinit(struct fixture *f)
 	inputs_list(f, list);
 	for (size_t i = 0; i < N_INPUTS; i++)
 		image_free(f, pointer_at(f, list[i].image), pointer_at(f, list[i].device));
-	if (is_fp8(f) && !f->is_cuda)
+	if (fixture_is_fp8(f) && !f->is_cuda)
 		free(f->kv);
 	image_free(f, f->kv, f->kv_device);
 	image_free(f, f->q, f->q_device);
 	image_free(f, f->out, f->out_device);
 	image_free(f, f->w, (void *)(uintptr_t)f->kv_b.data);
-	if (f->kv_far && f->is_cuda)
-		f->device->ops->mem_free(f->device, f->kv_far);
-	else if (f->kv_far)
-		munmap(f->kv_far, far_bytes(f));
+	fixture_far_free(f);
 	if (f->device_owned)
 		f->device->ops->free(f->device);
 }
@@ -370,7 +259,7 @@ static const int32_t *place_row(
 
 		if (p % c->page_tokens == 0)
 			table[p / c->page_tokens] = *pages++;
-		cached = f->kv + (size_t)table[p / c->page_tokens] * page_elements(f) +
+		cached = f->kv + (size_t)table[p / c->page_tokens] * fixture_page_elements(f) +
 			 p % c->page_tokens * width;
 		for (uint32_t e = 0; e < width; e++) {
 			cached[e] = fixture_content(f, row->seed, PART_K, p, e);
@@ -428,7 +317,7 @@ void fixture_place(struct fixture *f, const struct row *rows, uint32_t n_rows,
 		pages = place_row(f, &rows[r], f->inputs.block_table + r * max_pages, pages);
 		place_queries(f, &rows[r], r, n_tokens);
 		if (f->kv_far)
-			move_far(f, r, &rows[r]);
+			fixture_move_far(f, r, &rows[r]);
 		n_tokens += rows[r].n_query;
 		max_query = rows[r].n_query > max_query ? rows[r].n_query : max_query;
 	}
@@ -449,7 +338,7 @@ void fixture_place(struct fixture *f, const struct row *rows, uint32_t n_rows,
 
 void fixture_null_page(struct fixture *f, int32_t entry)
 {
-	size_t page = page_elements(f);
+	size_t page = fixture_page_elements(f);
 
 	memcpy(f->kv, f->kv + (size_t)f->inputs.block_table[0] * page, page * sizeof(float));
 	f->inputs.block_table[0] = entry;
@@ -486,8 +375,8 @@ void fixture_upload(struct fixture *f)
 {
 	struct input list[N_INPUTS];
 
-	if (is_fp8(f) && !f->is_cuda && !f->kv_far)
-		put_kv(f, f->kv_device, 0, 0, kv_elements(f));
+	if (fixture_is_fp8(f) && !f->is_cuda && !f->kv_far)
+		fixture_put_kv(f, f->kv_device, 0, 0, kv_elements(f));
 	if (!f->is_cuda)
 		return;
 	assert_int_equal(f->device->ops->stream_sync(f->stream), 0);
@@ -496,8 +385,8 @@ void fixture_upload(struct fixture *f)
 		test_copy(f->device, pointer_at(f, list[i].device), pointer_at(f, list[i].image),
 			list[i].bytes);
 	if (!f->kv_far)
-		put_kv(f, f->kv_device, 0, 0, kv_elements(f));
-	put(f, f->q_device, f->q, q_elements(f));
+		fixture_put_kv(f, f->kv_device, 0, 0, kv_elements(f));
+	fixture_put(f, f->q_device, f->q, q_elements(f));
 }
 
 /* ---- running ---- */
@@ -525,7 +414,7 @@ int fixture_enqueue(struct fixture *f, uint32_t layer)
 void fixture_poison_out(struct fixture *f)
 {
 	assert_int_equal(f->device->ops->fill_async(f->stream, f->out_device, 0xff,
-		out_elements(f) * act_bytes(f)), 0);
+		out_elements(f) * fixture_act_bytes(f)), 0);
 }
 
 void fixture_sync(struct fixture *f)
