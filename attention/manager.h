@@ -38,6 +38,18 @@ static inline bool attention_fp8(const struct attention_config *config)
 /* Latent attention. */
 int attention_check_latent(const struct attention_config *config, char *why, size_t size);
 
+/* ---- factors of keys and values in fp8 ---- */
+
+/* For kernels whose scores and sums are of codes: *scale takes the keys' factor, and the values' one is for the whole
+ * sum, so that no element costs a product. Without fp8 that is 1. */
+static inline void attention_fold_factors(bool fp8, float *scale, struct kv_factors *factors)
+{
+	if (fp8)
+		*scale *= factors->key;
+	else
+		factors->value = 1;
+}
+
 /* ---- managers ---- */
 
 struct attention_manager {

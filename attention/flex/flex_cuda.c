@@ -266,26 +266,15 @@ static int flex_cuda_run_fast(
 	return 0;
 }
 
-/* As paged's: scores and sums are of codes. */
-static struct flex_args flex_cuda_args_of(const struct flex_args *a)
-{
-	struct flex_args own = *a;
-
-	if (a->fp8)
-		own.scale *= a->factors.key;
-	else
-		own.factors.value = 1;
-	return own;
-}
-
 static int flex_cuda_run(
 	struct flex_state *state, struct stream *stream, const struct flex_args *a)
 {
-	const struct flex_args own = flex_cuda_args_of(a);
+	struct flex_args own = *a;
 	int rc = cuda_launch_begin(stream, name_run, flex_any_kernel), ended;
 
 	if (rc || a->n_tokens == 0)
 		return rc;
+	attention_fold_factors(a->fp8, &own.scale, &own.factors);
 	assert(a->index < state->manager->n_plans && a->n_blocks <= a->in.max_blocks);
 	if (state->fast && variant_takes_operands(a->q, a->kv, a->out, a->q_stride))
 		rc = flex_cuda_run_fast(state, stream, &own);

@@ -296,26 +296,15 @@ static int paged_cuda_run_fast(
 	return a->n_long ? paged_cuda_prefill(state, stream, &args) : 0;
 }
 
-/* Scores and sums are of codes; the factors take no work for each element then. */
-static struct paged_args paged_cuda_args_of(const struct paged_args *a)
-{
-	struct paged_args own = *a;
-
-	if (a->fp8)
-		own.scale *= a->factors.key;
-	else
-		own.factors.value = 1;
-	return own;
-}
-
 static int paged_cuda_run(
 	struct paged_state *state, struct stream *stream, const struct paged_args *a)
 {
-	const struct paged_args own = paged_cuda_args_of(a);
+	struct paged_args own = *a;
 	int rc = cuda_launch_begin(stream, name_run, state->decode.kernel), ended;
 
 	if (rc || a->n_tokens == 0)
 		return rc;
+	attention_fold_factors(a->fp8, &own.scale, &own.factors);
 	assert(a->fp8 == attention_fp8(&state->manager->config));
 	if (state->fast && variant_takes_operands(a->q, a->kv, a->out, a->q_stride))
 		rc = paged_cuda_run_fast(state, stream, &own);
