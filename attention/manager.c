@@ -46,7 +46,7 @@ int attention_check_cuda_fp8(const struct attention_config *c, char *why, size_t
 {
 	if (!attention_fp8(c) || c->activation_dtype == DTYPE_F32)
 		return 0;
-	snprintf(why, size, "its kernels for cuda do not read keys and values of fp8");
+	snprintf(why, size, "it reads no fp8 on a GPU: use kv_dtype = model");
 	return -ENOTSUP;
 }
 

@@ -278,7 +278,7 @@ static void test_backend_without_kernels_for_fp8_on_cuda_refuses_it_by_name(void
 		fixture_init(&f, shared, NULL, &small_latent);
 		f.config.activation_dtype = DTYPE_BF16;
 		assert_int_equal(attention_find(names[i])->check(&f.config, why, sizeof(why)), -ENOTSUP);
-		assert_string_equal(why, "its kernels for cuda do not read keys and values of fp8");
+		assert_string_equal(why, "it reads no fp8 on a GPU: use kv_dtype = model");
 		fixture_deinit(&f);
 	}
 }
