@@ -113,14 +113,14 @@ bool norm_gemm_fits(const struct op_norm_gemm *a)
 	       (!a->gate_up || (a->gate_up != a->x && a->w.rows % 2 == 0));
 }
 
-static bool checks_factor(float factor)
+bool kv_factor_fits(float factor)
 {
-	return isfinite(factor) && factor > 0;
+	return factor >= 0x1p-40f && factor <= 0x1p40f;
 }
 
 bool kv_factors_fit(const struct kv_factors *factors)
 {
-	return checks_factor(factors->key) && checks_factor(factors->value);
+	return kv_factor_fits(factors->key) && kv_factor_fits(factors->value);
 }
 
 bool rope_and_cache_fits(const struct op_rope_and_cache *a)
@@ -186,7 +186,7 @@ bool mla_rope_and_cache_fits(const struct op_mla_rope_and_cache *a)
 		return false;
 	if (!a->n_heads || !a->rope || a->rope % 2 || !a->page_tokens || !a->max_positions)
 		return false;
-	if (a->fp8 && !checks_factor(a->factors.key))
+	if (a->fp8 && !kv_factor_fits(a->factors.key))
 		return false;
 	return weight_is(&a->norm, 1, a->rank) && checks_eps(a->eps) && a->n_tokens <= INT32_MAX;
 }
@@ -226,7 +226,7 @@ bool moe_group_fits(const struct op_moe_group *a)
 	       a->n_tokens <= INT32_MAX / a->n_active;
 }
 
-/* Of n matrices, one below the other: of a unit all rows are one's. */
+/* Of n matrices, one below the other: the rows of a unit belong to one matrix. */
 static bool checks_weights(const struct weight *w, uint32_t n)
 {
 	if (w->rows % n)

@@ -17,7 +17,8 @@ extern "C" {
 /* True if ops can convert the weight's dtype, and it has these dimensions, and both are above 0. */
 bool weight_is(const struct weight *w, uint32_t rows, uint32_t cols);
 
-/* Can a cache of fp8 have them? */
+/* Can a cache of fp8 have it? From 2^-40 to 2^40: neither its products with scores nor what codes stand for overflow. */
+bool kv_factor_fits(float factor);
 bool kv_factors_fit(const struct kv_factors *factors);
 
 #define CHECKS_DECLARE(name) bool name##_fits(const struct op_##name *args);

@@ -20,7 +20,7 @@
 
 DEFINE_CLEANUP(quantisation, struct quantisation, quantisation_free)
 
-/* A cache in fp8 with a factor a tensor, which the files have ("static"). It is the caller who asks for such a
+/* A cache in fp8 with a factor a tensor, which the files have (AutoFP8: "static"). It is the caller who asks for such a
  * cache, so a scheme that is not supported is an error only then. */
 static void hf_quantisation_parse_kv(const struct field_object *object, struct quantisation *ret)
 {
@@ -45,8 +45,10 @@ static void hf_quantisation_parse_kv(const struct field_object *object, struct q
 
 	if (json_is_object(scheme))
 		hf_rules_check(&fields, rules, sizeof(rules) / sizeof(rules[0]));
-	else if (scheme && !json_is_null(scheme) && strcmp(field_string(object, KV, ""), "static"))
+	else if (scheme && !json_is_null(scheme) &&
+		 (!json_is_string(scheme) || strcmp(json_string_value(scheme), "static")))
 		hf_rules_refuse(&whole, KV, scheme);
+	ret->kv_factors = scheme && !json_is_null(scheme);
 	ret->kv_rc = file.rc;
 }
 

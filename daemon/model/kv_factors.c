@@ -3,7 +3,8 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <string.h>
+#include <stdarg.h>
+#include <stdio.h>
 
 #include "daemon/model/error.h"
 #include "daemon/model/file.h"
@@ -11,31 +12,42 @@
 #include "kernels/checks.h"
 #include "kernels/convert.h"
 
-#define KEYS "self_attn.k_scale"
-#define VALUES "self_attn.v_scale"
-
 struct kv_factors_source {
 	const struct safetensors *checkpoint;
 	const char *directory;
+	bool declared; /* config.json says that each layer has factors */
 	const struct model *model;
 	struct model_error *error;
 };
+
+/* Keep the sentence, and what to do; rc. */
+__attribute__((format(printf, 3, 4))) static int kv_factors_refuse(
+	const struct kv_factors_source *s, int rc, const char *format, ...)
+{
+	char why[sizeof(s->error->text)];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(why, sizeof(why), format, args);
+	va_end(args);
+	return model_fail(s->error, rc, "%.480s: use kv_dtype = model", why);
+}
 
 static int kv_factors_check_form(
 	const struct kv_factors_source *s, const struct safetensors_tensor *t, const char *path)
 {
 	char shape[SAFETENSORS_SHAPE_MAX];
-	uint64_t n = 1;
+	bool is_one = true;
 
 	if (!t->usable || t->format)
-		return model_fail(s->error, -ENOTSUP, "%s: tensor \"%.128s\": dtype %s is not one of %s", path,
-			t->name, t->dtype_name, s->checkpoint->dtypes);
+		return kv_factors_refuse(s, -ENOTSUP, "%s: tensor \"%.128s\": dtype %s is not one of F32, F16, BF16",
+			path, t->name, t->dtype_name);
 	for (uint32_t i = 0; i < t->n_dims; i++)
-		n *= t->shape[i] == 1 ? 1 : 0;
+		is_one &= t->shape[i] == 1;
 	safetensors_shape_text(t, shape);
-	if (n != 1)
-		return model_fail(s->error, -EINVAL, "%s: tensor \"%.128s\": shape [%s] is not that of one number",
-			path, t->name, shape);
+	if (!is_one)
+		return kv_factors_refuse(s, -EINVAL,
+			"%s: tensor \"%.128s\": shape [%s] is not that of one number", path, t->name, shape);
 	return 0;
 }
 
@@ -45,6 +57,7 @@ static int kv_factors_read_one(
 	const struct safetensors_file *file = &s->checkpoint->files[t->file];
 	struct weight number = {.dtype = t->dtype, .rows = 1, .cols = 1};
 	uint32_t bytes = 0;
+	float factor;
 	int rc = kv_factors_check_form(s, t, file->path);
 
 	if (rc)
@@ -54,64 +67,90 @@ static int kv_factors_read_one(
 	if (rc)
 		return rc;
 	number.data = &bytes;
-	weight_to_f32(ret, &number, 0, 1);
-	if (!kv_factors_fit(&(struct kv_factors){*ret, *ret}))
-		return model_fail(s->error, -EINVAL,
-			"%s: tensor \"%.128s\": %g is not a finite number above 0", file->path, t->name, (double)*ret);
+	weight_to_f32(&factor, &number, 0, 1);
+	if (!kv_factor_fits(factor))
+		return kv_factors_refuse(s, -EINVAL, "%s: tensor \"%.128s\": %g is not from 2^-40 to 2^40",
+			file->path, t->name, (double)factor);
+	*ret = factor;
 	return 0;
 }
 
-static int kv_factors_read_layer(const struct kv_factors_source *s, uint32_t layer, struct kv_factors *ret)
+static void kv_factors_name(
+	const struct model_config *config, uint32_t layer, enum kv_factors_side side, char ret[PLAN_NAME_MAX])
+{
+	plan_layer_name(config->family, layer,
+		side == KV_FACTORS_KEYS ? "self_attn.k_scale" : "self_attn.v_scale", ret);
+}
+
+const struct safetensors_tensor *kv_factors_find(const struct safetensors *checkpoint,
+	const struct model_config *config, uint32_t layer, enum kv_factors_side side)
+{
+	char name[PLAN_NAME_MAX];
+
+	if (config->latent.rank && side == KV_FACTORS_VALUES)
+		return NULL;
+	kv_factors_name(config, layer, side, name);
+	return safetensors_find(checkpoint, name);
+}
+
+/* `other`: the layer has the factor of the other side. */
+static int kv_factors_refuse_missing(
+	const struct kv_factors_source *s, uint32_t layer, enum kv_factors_side side, bool other)
+{
+	char names[KV_FACTORS_SIDES][PLAN_NAME_MAX];
+
+	for (int i = 0; i < KV_FACTORS_SIDES; i++)
+		kv_factors_name(&s->model->config, layer, (enum kv_factors_side)i, names[i]);
+	if (other)
+		return kv_factors_refuse(s, -EINVAL, "%s: tensor \"%s\" is missing, but there is \"%s\"",
+			s->directory, names[side], names[!side]);
+	return kv_factors_refuse(s, -EINVAL,
+		"%s: tensor \"%s\" is missing, though kv_cache_scheme says that there are factors",
+		s->directory, names[side]);
+}
+
+/* *ret_read: does the layer have factors of its own? */
+static int kv_factors_read_layer(
+	const struct kv_factors_source *s, uint32_t layer, struct kv_factors *ret, bool *ret_read)
 {
 	const struct model_config *c = &s->model->config;
-	char names[2][PLAN_NAME_MAX];
-	const struct safetensors_tensor *tensors[2];
-	int rc;
+	const struct safetensors_tensor *keys = kv_factors_find(s->checkpoint, c, layer, KV_FACTORS_KEYS);
+	const struct safetensors_tensor *values = kv_factors_find(s->checkpoint, c, layer, KV_FACTORS_VALUES);
+	struct kv_factors own = {1, 1};
+	int rc = 0;
 
-	*ret = (struct kv_factors){1, 1};
-	plan_layer_name(c->family, layer, KEYS, names[0]);
-	plan_layer_name(c->family, layer, VALUES, names[1]);
-	for (size_t i = 0; i < 2; i++)
-		tensors[i] = safetensors_find(s->checkpoint, names[i]);
-	if (c->latent.rank)
-		return tensors[0] ? kv_factors_read_one(s, tensors[0], &ret->key) : 0;
-	if (!tensors[0] && !tensors[1])
-		return 0;
-	for (size_t i = 0; i < 2; i++)
-		if (!tensors[i])
-			return model_fail(s->error, -EINVAL, "%s: tensor \"%s\" is missing, but there is \"%s\"",
-				s->directory, names[i], names[1 - i]);
-	rc = kv_factors_read_one(s, tensors[0], &ret->key);
-	return rc ? rc : kv_factors_read_one(s, tensors[1], &ret->value);
+	if (!keys && (values || s->declared))
+		return kv_factors_refuse_missing(s, layer, KV_FACTORS_KEYS, values);
+	if (keys && !values && !c->latent.rank)
+		return kv_factors_refuse_missing(s, layer, KV_FACTORS_VALUES, true);
+	if (keys)
+		rc = kv_factors_read_one(s, keys, &own.key);
+	if (!rc && values)
+		rc = kv_factors_read_one(s, values, &own.value);
+	if (rc)
+		return rc;
+	*ret = own;
+	*ret_read = keys;
+	return 0;
 }
 
 int kv_factors_read(const struct safetensors *checkpoint, const char *directory,
 	const struct quantisation *quantisation, struct model *model, struct model_error *error)
 {
-	const struct kv_factors_source source = {checkpoint, directory, model, error};
+	const struct kv_factors_source source = {.checkpoint = checkpoint, .directory = directory,
+		.declared = quantisation && quantisation->kv_factors, .model = model, .error = error};
 
 	if (!model->config.kv_fp8)
 		return 0;
 	if (quantisation && quantisation->kv_rc)
-		return model_fail(error, quantisation->kv_rc, "%s", quantisation->kv_error.text);
+		return kv_factors_refuse(&source, quantisation->kv_rc, "%s", quantisation->kv_error.text);
 	for (uint32_t layer = 0; layer < model->config.n_layers; layer++) {
-		struct kv_factors *factors = &model->layers[layer].kv_factors;
-		int rc = kv_factors_read_layer(&source, layer, factors);
+		bool is_read = false;
+		int rc = kv_factors_read_layer(&source, layer, &model->layers[layer].kv_factors, &is_read);
 
 		if (rc)
 			return rc;
-		model->n_kv_factors += factors->key != 1.0f || factors->value != 1.0f;
+		model->n_kv_factors += is_read;
 	}
 	return 0;
-}
-
-bool kv_factors_has(const char *name)
-{
-	static const char *const ends[] = {"." KEYS, "." VALUES};
-	const size_t length = strlen(name);
-
-	for (size_t i = 0; i < 2; i++)
-		if (length > strlen(ends[i]) && !strcmp(name + length - strlen(ends[i]), ends[i]))
-			return true;
-	return false;
 }

@@ -4,17 +4,22 @@
 
 /*
  * The factors of a cache in fp8 (struct kv_factors): each layer's self_attn.k_scale and v_scale, as vLLM and
- * compressed-tensors write them. Latent attention has one factor, k_scale. A layer without the tensors has 1.
+ * compressed-tensors write them. Latent attention has one factor, k_scale. A layer without the tensors has 1,
+ * unless kv_cache_scheme says that the files have them (AutoFP8 gives them other names, which are not read).
  */
 
 #include "daemon/model/model.h"
 #include "daemon/model/safetensors.h"
 
+enum kv_factors_side { KV_FACTORS_KEYS, KV_FACTORS_VALUES, KV_FACTORS_SIDES };
+
 /* Set the model's factors, if its config asks for fp8. Refused are a kv_cache_scheme of other numbers (`quantisation`,
- * NULL: there is none), and tensors that are no factors. 0, or -errno with a sentence. */
+ * NULL: there is none) or of factors that are not there, and tensors that are no factors. 0, or -errno with a
+ * sentence. */
 int kv_factors_read(const struct safetensors *checkpoint, const char *directory,
 	const struct quantisation *quantisation, struct model *model, struct model_error *error);
-/* Is it the name of a tensor of that kind? */
-bool kv_factors_has(const char *name);
+/* The tensor of a layer's factor; NULL: it has none. */
+const struct safetensors_tensor *kv_factors_find(const struct safetensors *checkpoint,
+	const struct model_config *config, uint32_t layer, enum kv_factors_side side);
 
 #endif

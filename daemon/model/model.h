@@ -63,7 +63,7 @@ struct model {
 	 * its tensors: "Q4_K, Q6_K, widened to bf16 at load". With a head that was rounded, alone or behind "; ":
 	 * "head fp8, kept packed", or "head fp8, widened to f32 at load" */
 	char quantised[QUANTISATION_TEXT_MAX + 144];
-	uint32_t n_kv_factors;   /* layers whose factors of keys or values are not 1 */
+	uint32_t n_kv_factors;   /* layers whose factors of keys and values are the files' */
 	bool head_rounded;       /* to e4m3, as config.head_fp8 asks */
 	uint64_t bytes;          /* of that block */
 	uint64_t weights_bytes;  /* likewise, without the rope table */

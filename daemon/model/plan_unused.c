@@ -70,11 +70,16 @@ int plan_unused(const struct plan *plan, const struct model_config *config, stru
 		for (uint32_t side = 0; side < QUANTISED_SIDES; side++)
 			plan_mark(checkpoint, p->source.sides[side], used);
 	}
+	for (uint32_t layer = 0; layer < config->n_layers; layer++) {
+		for (int side = 0; side < KV_FACTORS_SIDES; side++)
+			plan_mark(checkpoint,
+				kv_factors_find(checkpoint, config, layer, (enum kv_factors_side)side), used);
+	}
 	*ret = (struct model_unused){0};
 	for (uint32_t i = 0; i < checkpoint->n_tensors; i++) {
 		const char *name = checkpoint->tensors[i].name;
 
-		if (!used[i] && strcmp(name, FACTORS) && !kv_factors_has(name))
+		if (!used[i] && strcmp(name, FACTORS))
 			plan_count_unused(checkpoint, config, name, ret);
 	}
 	return 0;

@@ -25,7 +25,9 @@ struct quantisation {
 	struct modules excluded;
 	bool targets_all;       /* all linear modules; else: */
 	struct modules targets; /* compressed-tensors */
-	/* Of keys and values; counts only for a cache in fp8. Not 0: what the file asks for is not that, with a sentence. */
+	/* Of keys and values; counts only for a cache in fp8. kv_rc not 0: what the file asks for is not that, with a
+	 * sentence. */
+	bool kv_factors; /* each layer has a factor of its own */
 	int kv_rc;
 	struct model_error kv_error;
 };
