@@ -131,5 +131,6 @@ int startup_draft_load(const struct startup_model *model, struct engine_model_op
 		options->n_drafts,
 		options->n_drafts == 1 ? "" : "s",
 		table_format_bytes(logits, (double)model->memory->draft_logits_bytes));
+	startup_model_log_kv(model->options->name, "draft: ", options->draft);
 	return 0;
 }

@@ -228,6 +228,17 @@ static void startup_model_log_unused(const char *name, const struct model_unused
 			unused->n_buffers);
 }
 
+void startup_model_log_kv(const char *name, const char *part, const struct model *model)
+{
+	if (model->config.kv_fp8 && !model->n_kv_factors)
+		log_warn("model %s: %skeys and values in fp8: its files have no factors, so all are 1: measure its "
+			 "perplexity with mimeo-bench",
+			name, part);
+	else if (model->config.kv_fp8)
+		log_info("model %s: %skeys and values in fp8, %u of %u layers with factors of its files, others with 1",
+			name, part, model->n_kv_factors, model->config.n_layers);
+}
+
 /* Without a tokenizer a model still serves clients that send ids. */
 static void startup_model_load_files(const char *name, const char *directory, struct model *model)
 {
@@ -267,9 +278,7 @@ int startup_model_load(const struct startup_model *model, struct device *device,
 		graph_mode_name(model->mode.resolved),
 		startup_model_wants_deterministic(model) ? ", deterministic" : "");
 
-	if (model->config.kv_fp8)
-		log_info("model %s: keys and values in fp8, %u of %u layers with factors of its files, others with 1",
-			name, loaded->n_kv_factors, loaded->config.n_layers);
+	startup_model_log_kv(name, "", loaded);
 	if (model->config.head_fp8 && !loaded->head_rounded)
 		log_info("model %s: head_dtype = fp8 changes nothing: its files have a quantised head", name);
 	if (model->config.experts.normalise_ignored)

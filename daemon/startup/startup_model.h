@@ -43,6 +43,8 @@ void startup_model_limit(struct startup_model *model, uint32_t page_tokens);
 /* Read the weights and report progress. The model in *ret is the caller's. */
 int startup_model_load(const struct startup_model *model, struct device *device,
 	struct engine_model_options *ret, struct startup_error *error);
+/* Log how a loaded model's keys and values are stored, if in fp8. part: "", or "draft: ". */
+void startup_model_log_kv(const char *name, const char *part, const struct model *model);
 /* Draft tokens per row and step; 0: no draft model. */
 uint32_t startup_model_drafts(const struct startup_model *model);
 /* The requirements that an attention backend must meet; of: the model's config or its draft model's. */
