@@ -74,7 +74,17 @@ static void facts_add_weights(struct engine_model_facts *facts, const struct mod
 
 static const char *facts_dtype(enum dtype dtype)
 {
-	return dtype == DTYPE_E4M3 ? "fp8" : dtype == DTYPE_F32 ? "f32" : "bf16";
+	switch (dtype) {
+	case DTYPE_F32:
+		return "f32";
+	case DTYPE_BF16:
+		return "bf16";
+	case DTYPE_E4M3:
+		return "fp8";
+	default:
+		assert(!"a dtype of keys and values");
+		return NULL;
+	}
 }
 
 void engine_model_facts(const struct engine *engine, uint32_t model, struct engine_model_facts *ret)
