@@ -32,7 +32,7 @@ const struct config_key config_keys[CONFIG_N_KEYS] = {
 		"the output head: as the model has it, or rounded to fp8 at load, smaller and less exact",
 		CONFIG_CHOICE, AT_BOTH(head_dtype), .accepted = "model or fp8"},
 	{"kv_dtype", "model|fp8", "model", NULL,
-		"keys and values: as activations are, or fp8, in half of the memory and less exact",
+		"keys and values: as activations are, or fp8, smaller and less exact",
 		CONFIG_CHOICE, AT_BOTH(kv_dtype), .accepted = "model or fp8"},
 	{"attention", "BACKEND", "auto", NULL, "attention backend: auto, naive, paged, flex, mla, mla_planned",
 		CONFIG_CHOICE, AT_BOTH(attention), .accepted = "auto, naive, paged, flex, mla or mla_planned"},

@@ -87,7 +87,7 @@ static const struct table_column models_columns[] = {
 	{"page_tokens", NULL, TABLE_COUNT},
 	{"pages_free", "PAGES FREE", TABLE_COUNT},
 	{"pages_total", "PAGES", TABLE_COUNT, .wide = true},
-	{"kv_dtype", "KV", TABLE_TEXT, .wide = true},
+	{"kv_dtype", "KV DTYPE", TABLE_TEXT, .wide = true},
 	{"kv_bytes", "KV CACHE", TABLE_BYTES, .wide = true},
 	{"graphs", "GRAPHS", TABLE_COUNT, .wide = true},
 	{"graphs_ready", "CAPTURED", TABLE_COUNT, .wide = true},

@@ -63,6 +63,14 @@ static void test_models_says_what_the_mode_was_lowered_to(void **state)
 	answer_free(answer);
 }
 
+static void test_models_says_how_keys_and_values_are_stored(void **state)
+{
+	struct answer *answer = operator_ask(*state, "models", NULL);
+
+	expect_text(answer, 0, "kv_dtype", "fp8");
+	answer_free(answer);
+}
+
 static void test_graphs_lists_each_descriptor(void **state)
 {
 	struct answer *answer = operator_ask(*state, "graphs", NULL);
@@ -478,6 +486,7 @@ int main(void)
 		harness_test(test_status_says_serving_with_its_counters),
 		harness_test(test_sessions_lists_who_is_attached),
 		harness_test(test_models_says_what_the_mode_was_lowered_to),
+		harness_test(test_models_says_how_keys_and_values_are_stored),
 		harness_test(test_graphs_lists_each_descriptor),
 		harness_test(test_graphs_lists_those_of_a_draft_and_what_of_it_ran_without),
 		harness_test(test_orders_about_graphs_reach_the_engine_as_they_are_meant),

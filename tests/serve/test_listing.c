@@ -173,7 +173,7 @@ static void test_models_without_drafts_have_no_table_for_them(void **state)
 
 static void test_wide_models_have_all_columns_in_one_table(void **state)
 {
-	static const char *const titles[] = {"GRAPH MEMORY", "DRAFT ", "DRAFT TOKENS",
+	static const char *const titles[] = {"KV DTYPE", " fp8 ", "GRAPH MEMORY", "DRAFT ", "DRAFT TOKENS",
 		"PER VERIFICATION", "ACCEPTANCE", "DRAFT TIME", "LlamaForCausalLMEagle", "2.75",
 		"0.95 0.75 0.25", "250 us"};
 	char *text = printed(*state, "models", TABLE_AS_WIDE_TEXT);
