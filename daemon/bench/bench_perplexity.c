@@ -250,14 +250,8 @@ static int perplexity_row(const struct perplexity *p, const struct perplexity_te
 		return rc;
 	double nll = sum.nll / (double)sum.n_tokens;
 	results_row(results);
-	if (p->work->options->socket) {
+	if (p->work->options->socket)
 		results_text(results, "model", NULL, p->info->name);
-		results_text(results, "head_dtype", NULL, NULL); /* the daemon's, which are not told */
-		results_text(results, "kv_dtype", NULL, NULL);
-	} else {
-		results_text(results, "head_dtype", NULL, p->work->options->head_dtype);
-		results_text(results, "kv_dtype", NULL, p->work->options->kv_dtype);
-	}
 	results_text(results, "text", NULL, text->path);
 	results_count(results, "context", "CONTEXT", context);
 	results_count(results, "windows", "WINDOWS", sum.n_windows);

@@ -26,7 +26,7 @@ struct result_cell {
 };
 
 struct results {
-	const char *bench, *model;
+	const char *bench, *model, *head_dtype, *kv_dtype;
 	char device[128], loop[16], version[32], date[32];
 	bool in_process;
 	struct table_column columns[COLUMNS_MAX];
@@ -86,6 +86,12 @@ void results_machine(
 	results->in_process = !loop;
 	if (strcmp(device, "cpu") == 0)
 		results_add_cpu_name(results);
+}
+
+void results_dtypes(struct results *results, const char *head, const char *kv)
+{
+	results->head_dtype = head;
+	results->kv_dtype = kv;
 }
 
 const char *results_device(const struct results *results)
@@ -154,6 +160,8 @@ void results_row(struct results *results)
 	results->n_rows++;
 	results_cell(results, "bench", NULL, TABLE_TEXT)->text = results->bench;
 	results_cell(results, "model", NULL, TABLE_TEXT)->text = results->model;
+	results_cell(results, "head_dtype", NULL, TABLE_TEXT)->text = results->head_dtype;
+	results_cell(results, "kv_dtype", NULL, TABLE_TEXT)->text = results->kv_dtype;
 	results_cell(results, "device", NULL, TABLE_TEXT)->text = results->device;
 	results_cell(results, "date", NULL, TABLE_TEXT)->text = results->date;
 	results_cell(results, "loop", NULL, TABLE_TEXT)->text = results->loop;

@@ -35,6 +35,9 @@ DEFINE_CLEANUP(results, struct results, results_free)
  * version NULL. */
 void results_machine(
 	struct results *results, const char *device, const char *loop, const char *version);
+/* How the model of the following rows has its head, keys and values ("model" or "fp8"); NULL, as before the call:
+ * not known. Not copied. */
+void results_dtypes(struct results *results, const char *head, const char *kv);
 const char *results_device(const struct results *results);
 /* Is it the cpu device? Then only ratios are meaningful. */
 bool results_on_cpu(const struct results *results);

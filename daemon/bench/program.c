@@ -84,6 +84,8 @@ static int program_measure(
 
 	if (rc < 0)
 		return bench_fail(rc, "%s", strerror(-rc));
+	if (!options->socket) /* a running daemon does not tell */
+		results_dtypes(results, options->head_dtype, options->kv_dtype);
 	rc = options->shape ? program_make_shape(bench, options, made) : 0;
 	if (rc < 0)
 		return rc;

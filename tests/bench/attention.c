@@ -404,7 +404,6 @@ static void attention_row(struct attention_bench *bench, const struct scene *s, 
 	results_count(results, "heads", NULL, c->n_heads);
 	results_count(results, "kv_heads", NULL, c->n_kv_heads);
 	results_count(results, "head_dim", NULL, c->head_dim);
-	results_text(results, "kv_dtype", NULL, attention_fp8(c) ? "fp8" : "model");
 	if (part) {
 		results_count(results, "rank", NULL, c->latent.rank);
 		results_count(results, "rope", NULL, c->latent.rope);

@@ -87,6 +87,19 @@ static void test_decode_counts_keys_and_values_in_fp8_as_a_byte_each(void **stat
 	json_decref(rows);
 }
 
+static void test_rows_say_how_head_and_keys_and_values_are_stored(void **state)
+{
+	json_t *rows = rows_of_tiny("decode --batches 1 --contexts 64 --count 2 --head-dtype fp8");
+	json_t *other = rows_of("share --processes 1 --tokens 4 --kv-dtype fp8");
+
+	assert_string_equal(text(rows, 0, "head_dtype"), "fp8");
+	assert_string_equal(text(rows, 0, "kv_dtype"), "model");
+	assert_string_equal(text(other, 0, "head_dtype"), "model");
+	assert_string_equal(text(other, 0, "kv_dtype"), "fp8");
+	json_decref(other);
+	json_decref(rows);
+}
+
 /* Where what a shape's folder was made in is empty again. */
 static void test_made_model_goes_with_the_run(void **state)
 {
@@ -172,6 +185,7 @@ int main(void)
 		cmocka_unit_test(test_decode_counts_the_bytes_that_its_floor_is_made_of),
 		cmocka_unit_test(test_decode_reads_a_head_in_fp8_as_the_device_has_it),
 		cmocka_unit_test(test_decode_counts_keys_and_values_in_fp8_as_a_byte_each),
+		cmocka_unit_test(test_rows_say_how_head_and_keys_and_values_are_stored),
 		cmocka_unit_test(test_made_model_goes_with_the_run),
 		cmocka_unit_test(test_more_tokens_than_the_model_takes_are_refused),
 		cmocka_unit_test(test_share_says_why_a_column_is_empty),
