@@ -112,15 +112,96 @@ static void test_forks_go_on_as_one_that_shares_nothing(void **state)
 	rig_close_histories(&rig->client, 2);
 }
 
+/* ---- well-formed texts, whose tokens the order of sums does not change on cuda ---- */
+
+#define SORT "sort 41 17 86 23 59" /* with the begin token a whole page and a part of one */
+
+struct answered {
+	uint32_t n, n_cached;
+	int32_t tokens[40];
+};
+
+static struct answered answered(struct rig_client *client, uint32_t sequence, const char *text)
+{
+	struct rig_request request = rig_ask_text(client, 0, sequence, text);
+	const struct rig_result result = rig_must(client, request);
+	struct answered ret = {result.n_generated, result.n_cached, {0}};
+
+	assert_in_range(ret.n, 10, 40);
+	memcpy(ret.tokens, rig_tokens(client, &request), ret.n * sizeof(ret.tokens[0]));
+	return ret;
+}
+
+static void assert_same(const struct answered *a, const struct answered *b)
+{
+	assert_int_equal(a->n, b->n);
+	assert_memory_equal(a->tokens, b->tokens, a->n * sizeof(a->tokens[0]));
+}
+
+static void test_cached_page_gives_the_tokens_of_one_that_is_not(void **state)
+{
+	struct rig *rig = *state;
+	const struct answered first = answered(&rig->client, 0, SORT "\n");
+	const struct answered second = answered(&rig->client, 0, SORT "\n");
+
+	assert_true(first.n_cached == 0 && second.n_cached == 16);
+	assert_same(&first, &second);
+}
+
+/* The text as the history of an open sequence. */
+static void remember(struct rig_client *client, uint32_t sequence)
+{
+	rig_ok(client, 0, RING_OP_OPEN, sequence, 0);
+	rig_must(client, rig_step_text(client, 0, sequence, SORT, true));
+}
+
+static void test_forked_page_gives_the_tokens_of_one_that_is_not_shared(void **state)
+{
+	struct rig *rig = *state;
+	const struct answered alone = answered(&rig->client, 0, SORT "\n");
+	const struct answered other = answered(&rig->client, 0, SORT " 5\n");
+	struct answered got;
+
+	remember(&rig->client, 1);
+	rig_ok(&rig->client, 0, RING_OP_FORK, 1, 2);
+	got = answered(&rig->client, 2, " 5\n");
+	assert_same(&got, &other);
+	got = answered(&rig->client, 1, "\n");
+	assert_same(&got, &alone);
+	rig_close_histories(&rig->client, 2);
+}
+
+static void test_evicted_history_gives_the_tokens_of_one_that_stayed(void **state)
+{
+	struct rig *rig = *state;
+	const struct answered stayed = answered(&rig->client, 0, SORT "\n");
+	struct answered got;
+	int32_t others[N_PROMPT * 2];
+
+	remember(&rig->client, 1);
+	rig_nonsense(others, N_PROMPT * 2, 3);
+	rig_must(&rig->client, rig_ask(&rig->client, 0, 0, others, N_PROMPT * 2, 2, MIMEO_GENERATE_IGNORE_EOS));
+	assert_int_equal(rig->runner->n_evicted, 1);
+	got = answered(&rig->client, 1, "\n");
+	assert_same(&got, &stayed);
+	rig_close_histories(&rig->client, 1);
+}
+
 int main(void)
 {
-	enum { N_OWN = 3 };
+	enum { N_OWN = 6 };
 	struct CMUnitTest tests[N_CASES + N_OWN] = {
 		cmocka_unit_test(test_page_takes_as_many_bytes_as_elements),
 		RIG_TEST(test_cached_prompt_gives_the_same_tokens, .kv_fp8 = true, .deterministic = true,
 			.prefix_sharing = ENGINE_PREFIX_ALL),
 		RIG_TEST(test_forks_go_on_as_one_that_shares_nothing, .kv_fp8 = true, .deterministic = true,
 			.prefix_sharing = ENGINE_PREFIX_ALL),
+		RIG_TEST(test_cached_page_gives_the_tokens_of_one_that_is_not, .kv_fp8 = true,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .prefix_sharing = ENGINE_PREFIX_ALL),
+		RIG_TEST(test_forked_page_gives_the_tokens_of_one_that_is_not_shared, .kv_fp8 = true,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_TEST(test_evicted_history_gives_the_tokens_of_one_that_stayed, .kv_fp8 = true,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 10),
 	};
 	static const struct test_cpu_only only[] = {
 		{"with_naive", "the naive backend is for the cpu device"},
