@@ -251,7 +251,11 @@ bench_programs=(daemon/mimeo-bench tests/bench/bench-internals)
 benches() # program
 {
 	"$build/$1" --help | sed -n 's/^  \([a-z][a-z]*\)  .*/\1/p'
-	[ "$1" != daemon/mimeo-bench ] || echo deterministic prefix # decode and load with other options
+	# decode, load, attention and experts with other options
+	case $1 in
+	daemon/mimeo-bench) echo deterministic prefix decode_fp8 ;;
+	*) echo attention_fp8; [ "$compute" != 9.0 ] || echo experts_packed ;;
+	esac
 	# decode and share, which take minutes with these models and lists: only if ONLY names them
 	[ "$1" != daemon/mimeo-bench ] || [ -z "${ONLY-}" ] || echo shapes growth_rows growth_contexts growth_processes
 }
@@ -274,8 +278,8 @@ models_of() # bench
 	decode | growth_*) echo 1B 8B ;;
 	whole) echo 1B Qwen2.5-0.5B Qwen2.5-1.5B ;;
 	shapes) echo 3B Qwen2.5-0.5B Qwen2.5-1.5B Mistral-7B ;;
-	attention | deterministic | gemm | share | load | prefix | fair | gap | modes | speculation) echo 1B ;;
-	experts) echo V2-Lite ;; # its sizes alone
+	attention* | decode_fp8 | deterministic | gemm | share | load | prefix | fair | gap | modes | speculation) echo 1B ;;
+	experts*) echo V2-Lite ;; # its sizes alone
 	*) echo "$MIMEO_SOURCE/examples/models/tinycalc" ;;
 	esac
 }
@@ -284,7 +288,10 @@ options_of() # bench
 {
 	case $1 in
 	attention) echo --batches 1,32,128 --contexts 1024,4096 --prompts 8192 ;;
+	attention_fp8) echo --batches 1,32,128 --contexts 1024,4096 --prompts 8192 --kv-dtype fp8 ;;
 	deterministic) echo --deterministic ;;
+	decode_fp8) echo --kv-dtype fp8 ;;
+	experts_packed) echo --packed 1,2 ;;
 	share) echo --prompt 920 --tokens 200 ;; # a context of about 1024
 	load) echo --processes 1,4,16,32 --in-flight 8 --requests 16 ;;
 	prefix) echo --processes 8 --in-flight 1 --requests 16 --prefix 2000 --prompt 2020 --tokens 16 ;;
@@ -337,7 +344,8 @@ run_bench() # program, bench, model
 	shift
 	name=$1-$(basename "$2")
 	case $bench in
-	deterministic | shapes | growth_rows | growth_contexts) bench=decode ;;
+	deterministic | decode_fp8 | shapes | growth_rows | growth_contexts) bench=decode ;;
+	attention_fp8 | experts_packed) bench=${bench%_*} ;;
 	prefix) bench=load ;;
 	growth_processes) bench=share ;;
 	esac
@@ -394,6 +402,7 @@ run_benches()
 
 device=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
 [ -n "$device" ] || { echo "no GPU: nvidia-smi names none" >&2; exit 1; }
+compute=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1)
 mapfile -t gpus < <(nvidia-smi --query-gpu=index --format=csv,noheader)
 
 if [ -n "${MIMEO_BUILD-}" ]; then
@@ -401,7 +410,7 @@ if [ -n "${MIMEO_BUILD-}" ]; then
 else
 	build=$PWD/build-gpu
 	if [ ! -f "$build/build.ninja" ]; then
-		arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
+		arch=${compute/./}
 		[ "$arch" -lt 90 ] || arch=${arch}a
 		meson setup "$build" -Dcuda=enabled -Dgpu_archs="$arch" -Dtests=true -Dtest_faults=true -Dman=disabled \
 			>"$work/setup.log" 2>&1 || { cat "$work/setup.log"; exit 1; }
