@@ -17,7 +17,7 @@ extern "C" {
 /* True if ops can convert the weight's dtype, and it has these dimensions, and both are above 0. */
 bool weight_is(const struct weight *w, uint32_t rows, uint32_t cols);
 
-/* Can a cache of fp8 have it? From 2^-40 to 2^40: neither its products with scores nor what codes stand for overflow. */
+/* Can a cache of fp8 have it? 2^-40 to 2^40: neither scores that it multiplies nor what codes stand for overflow. */
 bool kv_factor_fits(float factor);
 bool kv_factors_fit(const struct kv_factors *factors);
 
