@@ -38,14 +38,15 @@ static inline bool test_on_cuda(void)
 /*
  * How far logits may be from a reference in float32, as a part of the largest: the cpu device keeps
  * activations and KV cache in float32, the cuda device in bf16, where a random checkpoint, whose
- * logits are close together, is further off than a trained model. The drafts' target, of 8 narrow
- * layers, is off by 0.07 in transformers' bf16.
+ * logits are close together, is further off than a trained model. Drafts and their target, of 8 narrow
+ * layers, are off by 0.02 to 0.24 in make_drafts.py's arithmetic if that rounds to bf16, depending on
+ * where it rounds (gate and up, and what is added to the residual).
  */
 #define TEST_LOGITS_CPU 1e-4
 #define TEST_LOGITS_CUDA 2e-2
 #define TEST_LOGITS_CUDA_RANDOM 5e-2
 #define TEST_LOGITS_CUDA_BIASED 1e-1
-#define TEST_LOGITS_CUDA_DRAFT 1e-1
+#define TEST_LOGITS_CUDA_DRAFT 2.5e-1
 
 static inline double test_logits_tolerance(bool trained)
 {
