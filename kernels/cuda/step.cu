@@ -25,19 +25,23 @@ static_assert(sizeof(struct step_map) == sizeof(struct cuda_tensor_map), "a map 
 
 /*
  * Where one kernel was measured to be faster than the graph of nodes: both beside each other, replayed, on an
- * H100 (80 GB HBM3) at a context of 1024. ms of a step, as a graph and in one kernel:
+ * H100 (80 GB HBM3; `bench-internals whole`). ms of a step, as a graph and in one kernel:
  *
- *	rows            1             2             4             8
- *	1B shape   1.017 0.975   1.045 1.008   1.075 1.033   1.117 1.113 (the same within the noise)
- *	8B shape   5.267 5.555   5.327 5.851   5.462 6.012   5.669 6.403
+ *	rows            context   1             2             4             8
+ *	1B shape        1k        1.051 1.011   1.063 1.042   1.080 1.071   1.136 1.132
+ *	                8k        1.145 1.075   1.213 1.157   1.381 1.345   1.768 1.729
+ *	                32k       1.414 1.320   1.762 1.678   2.513 2.397   4.004 3.819
+ *	                128k      2.535 2.349   3.994 3.756   6.914 6.556   12.83 12.09
+ *	8B shape        1k        5.267 5.555   5.327 5.851   5.462 6.012   5.669 6.403
+ *	Qwen2.5-0.5B    1k        0.702 0.747   0.718 0.822   0.720 0.846   0.805 0.918
+ *	Qwen2.5-1.5B    1k        1.46  1.67    1.51  1.71    1.60  1.72    1.70  1.68
  *
- * Nodes of a small model end before memory is busy; those of a large one are long enough. `bench-internals whole`
- * measures both.
+ * Nodes of the 1B shape end before memory is busy; those of the 8B one are long enough.
  */
 static const struct {
 	uint32_t hidden, head_dim, rows; /* batches of at most so many rows */
 } step_faster[] = {
-	{2048, 64, 4},
+	{2048, 64, 8},
 };
 
 static bool step_is_faster(const struct op_decode_step *a)

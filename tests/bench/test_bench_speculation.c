@@ -55,7 +55,8 @@ static void test_trained_draft_gives_several_tokens_a_verification(void **state)
 	for (size_t i = 0; i < 4; i += 2) {
 		assert_pair(rows, i, i ? 2 : 1, 4);
 		assert_true(number(rows, i + 1, "tokens_per_verification") > 4);
-		assert_true(number(rows, i + 1, "steps") < number(rows, i, "steps") / 2);
+		/* Whether the clients' requests share steps depends on when they come. */
+		assert_true(number(rows, i + 1, "steps") < 41.0 / 2 * (i ? 2 : 1));
 		assert_true(strncmp(text(rows, i + 1, "acceptance"), "1.00 ", 5) == 0);
 		/* All but the prompt's token came of a verification. */
 		assert_true(number(rows, i + 1, "verified_tokens") == 40.0 * (i ? 2 : 1));
