@@ -226,32 +226,33 @@ static void test_graphs_change_nothing(void **state)
 	json_decref(rows);
 }
 
-static void test_head_in_fp8_changes_a_little(void **state)
+/* With `option` fp8, which rows report as `field`. */
+static void check_fp8(const char *option, const char *field)
 {
-	write_file("text", "count 97 3\n97 98 99\nadd 12 30\n42\n");
-	json_t *rows = rows_of_text("calc", "--contexts 16");
-	json_t *other = rows_of_text("calc", "--contexts 16 --head-dtype fp8");
-	const double change = number(other, 0, "nats_per_token") / number(rows, 0, "nats_per_token") - 1;
+	char arguments[64];
+	json_t *rows, *other;
+	double change;
 
+	snprintf(arguments, sizeof(arguments), "--contexts 16 %s fp8", option);
+	write_file("text", "count 97 3\n97 98 99\nadd 12 30\n42\n");
+	rows = rows_of_text("calc", "--contexts 16");
+	other = rows_of_text("calc", arguments);
+	change = number(other, 0, "nats_per_token") / number(rows, 0, "nats_per_token") - 1;
 	assert_true(change != 0 && fabs(change) < 0.1);
-	assert_string_equal(text(rows, 0, "head_dtype"), "model");
-	assert_string_equal(text(other, 0, "head_dtype"), "fp8");
+	assert_string_equal(text(rows, 0, field), "model");
+	assert_string_equal(text(other, 0, field), "fp8");
 	json_decref(other);
 	json_decref(rows);
 }
 
+static void test_head_in_fp8_changes_a_little(void **state)
+{
+	check_fp8("--head-dtype", "head_dtype");
+}
+
 static void test_keys_and_values_in_fp8_change_a_little(void **state)
 {
-	write_file("text", "count 97 3\n97 98 99\nadd 12 30\n42\n");
-	json_t *rows = rows_of_text("calc", "--contexts 16");
-	json_t *other = rows_of_text("calc", "--contexts 16 --kv-dtype fp8");
-	const double change = number(other, 0, "nats_per_token") / number(rows, 0, "nats_per_token") - 1;
-
-	assert_true(change != 0 && fabs(change) < 0.1);
-	assert_string_equal(text(rows, 0, "kv_dtype"), "model");
-	assert_string_equal(text(other, 0, "kv_dtype"), "fp8");
-	json_decref(other);
-	json_decref(rows);
+	check_fp8("--kv-dtype", "kv_dtype");
 }
 
 /* 511 tokens of it in each window. */
