@@ -27,12 +27,12 @@
  * reset. The step's number is in memory and advances with each launch.
  *
  * PIECES. A row's history is cut into pieces that blocks share. They are merged where they are read,
- * by the product of o: the product takes eight columns x, of which a batch of fewer rows leaves some
- * free; these have the pieces, weighted, and whoever finishes a tile adds the columns up. Where the longest row's
- * pieces would be long, a column merges two of them while it loads. Where they would still be so long that most
- * blocks wait for a few (few kv heads, or one long row among short ones), there are up to eight a column, and
- * blocks merge them before the product: one more exchange of words (step_gather.cuh). Each role finds the division in
- * the rows' lengths when the step runs, as a graph is captured without them.
+ * by the product of o: the product has eight columns of x, and a batch of fewer rows does not use all of
+ * them. Each free column holds a weighted piece, and the warp that finishes a tile adds the columns. Where the
+ * longest row's pieces would be long, a column merges two of them while it loads. Where they would still be so
+ * long that most blocks wait for a few (few kv heads, or one long row among short ones), there are up to eight
+ * a column, and blocks merge them before the product: one more exchange of words (step_gather.cuh). Each role
+ * finds the division in the rows' lengths when the step runs, as a graph is captured without them.
  */
 
 #include "kernels/cuda/step_ptx.cuh"
@@ -134,7 +134,7 @@ struct step_region {
 	uint32_t qkv, pieces, lse, gathered, after_o, after_down, activated, words;
 };
 
-/* Pieces of each row, of which columns of x have `serial` each. */
+/* The number of pieces of each row; each column of x holds `serial` of them. */
 STEP_INLINE uint32_t step_n_pieces(const step_args &a, uint32_t serial)
 {
 	return STEP_COLUMNS / a.rows * serial;

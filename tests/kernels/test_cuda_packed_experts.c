@@ -46,7 +46,7 @@ static uint32_t x_rows_of(const struct run *r)
 	return r->n_pairs / r->p.x_div;
 }
 
-/* Pairs in a random order, of which the first are the experts' and the last have none. */
+/* Pairs in a random order. The first ones belong to experts, the last ones to none. */
 static void run_list(struct run *r, int32_t *starts, uint64_t *seed)
 {
 	int32_t *order = calloc(r->n_pairs + 1, sizeof(*order));
