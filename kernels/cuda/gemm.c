@@ -50,12 +50,23 @@ static int gemm_open(struct cuda_device *device, struct gemm *gemm)
 	struct device *base = &device->base;
 	int rc = gemm_condition(device, cublasLtCreate(&gemm->handle));
 
-	if (rc)
-		return rc;
-	rc = CUDA_TRY(base, cudaEventCreate(&gemm->start));
-	if (rc)
-		return rc;
-	return CUDA_TRY(base, cudaEventCreate(&gemm->end));
+	for (struct gemm_mark *mark = gemm->marks[0]; mark < gemm->marks[GEMM_WAYS] && !rc; mark++) {
+		rc = CUDA_TRY(base, cudaEventCreate(&mark->start));
+		if (!rc)
+			rc = CUDA_TRY(base, cudaEventCreate(&mark->end));
+	}
+	return rc;
+}
+
+static void gemm_destroy_marks(struct gemm *gemm)
+{
+	for (struct gemm_mark *mark = gemm->marks[0]; mark < gemm->marks[GEMM_WAYS]; mark++) {
+		if (mark->start != NULL)
+			cudaEventDestroy(mark->start);
+		if (mark->end != NULL)
+			cudaEventDestroy(mark->end);
+		*mark = (struct gemm_mark){0};
+	}
 }
 
 static int gemm_start(struct cuda_device *device)
@@ -152,10 +163,7 @@ void cuda_gemm_free(struct cuda_device *device)
 	device->gemm = NULL;
 	if (gemm->flush != NULL)
 		cudaFree(gemm->flush);
-	if (gemm->end != NULL)
-		cudaEventDestroy(gemm->end);
-	if (gemm->start != NULL)
-		cudaEventDestroy(gemm->start);
+	gemm_destroy_marks(gemm);
 	if (gemm->handle != NULL)
 		cublasLtDestroy(gemm->handle);
 	pthread_mutex_destroy(&gemm->lock);

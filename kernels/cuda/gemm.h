@@ -24,6 +24,7 @@
 #define GEMM_LIBRARY_WAYS 12
 #define GEMM_OWN_WAYS (SKINNY_VARIANTS_MAX + WIDE_VARIANTS_MAX + BROAD_VARIANTS_MAX)
 #define GEMM_WAYS (GEMM_LIBRARY_WAYS + GEMM_OWN_WAYS)
+#define GEMM_ROUNDS 5 /* timings of a way */
 #define GEMM_FLUSH_L2S 2u /* L2s of memory written between two timings */
 
 /* A way to compute a product: one of our kernels, or an algorithm of cuBLASLt. */
@@ -51,7 +52,9 @@ struct gemm_plan {
 struct gemm {
 	cublasLtHandle_t handle;
 	pthread_mutex_t lock; /* of what follows */
-	cudaEvent_t start, end;
+	struct gemm_mark {
+		cudaEvent_t start, end;
+	} marks[GEMM_WAYS][GEMM_ROUNDS];
 	enum cuda_gemm_choice choice;
 	void *flush; /* NULL: none, or released at lock */
 	size_t flush_bytes;

@@ -14,14 +14,27 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 
-#define ROUNDS 5
+/* A way whose first timing is beyond this multiple of the best is not timed again. */
+#define NEAR_BEST 1.5f
 /* About how much of its start a launch of ours overlaps. (Timing each way between two norms, without
  * this constant, chose no better for 1B's layer on an H100.) */
 #define OVERLAP_GAIN_MS 2e-3f
 
 /* ---- choosing by time ---- */
+
+/* The timings of one choice. `out`: a way that refuses the product, or is slow, is not timed any more. */
+struct gemm_trials {
+	struct gemm_product product;
+	struct op_gemm args;
+	const struct gemm_way *ways;
+	int n;
+	int refusal; /* of the last way that refused */
+	bool out[GEMM_WAYS];
+	float ms[GEMM_WAYS][GEMM_ROUNDS];
+};
 
 static int gemm_plan_compare(const void *left, const void *right)
 {
@@ -30,11 +43,12 @@ static int gemm_plan_compare(const void *left, const void *right)
 	return (a > b) - (a < b);
 }
 
-static int gemm_plan_time_once(struct gemm_product *p, const struct gemm_way *way, float *ret_ms)
+/* Put one timed run of way i on the stream. */
+static int gemm_plan_queue(struct gemm_trials *t, int i, int round)
 {
-	cudaStream_t stream = p->stream->handle;
-	struct gemm *gemm = p->stream->device->gemm;
-	struct device *base = &p->stream->device->base;
+	cudaStream_t stream = t->product.stream->handle;
+	struct gemm *gemm = t->product.stream->device->gemm;
+	struct device *base = &t->product.stream->device->base;
 	int rc;
 
 	if (gemm->flush != NULL) {
@@ -42,71 +56,99 @@ static int gemm_plan_time_once(struct gemm_product *p, const struct gemm_way *wa
 		if (rc)
 			return rc;
 	}
-	rc = CUDA_TRY(base, cudaEventRecord(gemm->start, stream));
+	rc = CUDA_TRY(base, cudaEventRecord(gemm->marks[i][round].start, stream));
 	if (rc)
 		return rc;
-	rc = gemm_product_run(p, way);
+	rc = gemm_product_run(&t->product, &t->ways[i]);
 	if (rc)
 		return rc;
-	rc = CUDA_TRY(base, cudaEventRecord(gemm->end, stream));
-	if (rc)
-		return rc;
-	rc = CUDA_TRY(base, cudaEventSynchronize(gemm->end));
-	if (rc)
-		return rc;
-	return CUDA_TRY(base, cudaEventElapsedTime(ret_ms, gemm->start, gemm->end));
+	return CUDA_TRY(base, cudaEventRecord(gemm->marks[i][round].end, stream));
 }
 
-/* The median; the first run, which loads the kernel, does not count. */
-static int gemm_plan_time(struct gemm_product *p, const struct gemm_way *way, float *ret_ms)
+/* Queue the rounds of every way that takes part, then wait once: other processes on the device may make each wait
+ * take milliseconds. */
+static int gemm_plan_time(struct gemm_trials *t, int first, int last)
 {
-	float ms[ROUNDS], first;
-	int rc = gemm_plan_time_once(p, way, &first);
+	struct cuda_device *device = t->product.stream->device;
+	int rc;
 
-	if (rc)
-		return rc;
-	for (int i = 0; i < ROUNDS; i++) {
-		rc = gemm_plan_time_once(p, way, &ms[i]);
-		if (rc)
-			return rc;
-	}
-	qsort(ms, ROUNDS, sizeof(*ms), gemm_plan_compare);
-	*ret_ms = ms[ROUNDS / 2];
-	return 0;
+	for (int i = 0; i < t->n; i++)
+		for (int round = first; round < last && !t->out[i]; round++) {
+			rc = gemm_plan_queue(t, i, round);
+			if (device_is_lost(rc))
+				return rc;
+			if (rc) {
+				t->out[i] = true;
+				t->refusal = rc;
+			}
+		}
+	rc = CUDA_TRY(&device->base, cudaStreamSynchronize(t->product.stream->handle));
+	for (int i = 0; i < t->n && !rc; i++)
+		for (int round = first; round < last && !rc && !t->out[i]; round++)
+			rc = CUDA_TRY(&device->base,
+				cudaEventElapsedTime(&t->ms[i][round], device->gemm->marks[i][round].start,
+					device->gemm->marks[i][round].end));
+	return rc;
+}
+
+/* Leave those in whose first timing is near the best. */
+static void gemm_plan_drop_slow(struct gemm_trials *t)
+{
+	float best_ms = INFINITY;
+
+	for (int i = 0; i < t->n; i++)
+		if (!t->out[i])
+			best_ms = fminf(best_ms, t->ms[i][0]);
+	for (int i = 0; i < t->n; i++)
+		t->out[i] |= t->ms[i][0] > best_ms * NEAR_BEST;
 }
 
 /* A kernel replaces a better-ranked one only if it is faster by more than the spread of the timings. One of
  * cuBLASLt must also be faster than ours by the gain of overlap, which timing a single kernel does not show. */
-static int gemm_plan_choose(
-	struct gemm_product *p, const struct gemm_way *candidates, int n, int *ret_best)
+static int gemm_plan_best(struct gemm_trials *t)
 {
-	const float gain_ms = p->stream->device->overlap ? OVERLAP_GAIN_MS : 0;
-	struct gemm_product trial = *p;
-	struct op_gemm args = *p->args;
-	float best_ms = 0, ms;
-	int best = -1, rc = 0;
+	const float gain_ms = t->product.stream->device->overlap ? OVERLAP_GAIN_MS : 0;
+	float best_ms = 0;
+	int best = -1;
 
-	trial.args = &args;
-	if (args.add)
-		args.y = p->stream->device->gemm->flush;
-	for (int i = 0; i < n; i++) {
-		rc = gemm_plan_time(&trial, &candidates[i], &ms);
-		if (device_is_lost(rc))
-			return rc;
-		if (rc)
+	for (int i = 0; i < t->n; i++) {
+		if (t->out[i])
 			continue;
+		qsort(t->ms[i], GEMM_ROUNDS, sizeof(t->ms[i][0]), gemm_plan_compare);
+		float ms = t->ms[i][GEMM_ROUNDS / 2];
 		const float spread_ms = ms * 0.02f;
-		if (candidates[i].kind != WAY_LIBRARY)
+		if (t->ways[i].kind != WAY_LIBRARY)
 			ms -= gain_ms;
 		if (best < 0 || ms + spread_ms < best_ms) {
 			best = i;
 			best_ms = ms;
 		}
 	}
-	if (best < 0)
+	return best;
+}
+
+/* Each way runs once to load its kernel and once for time; those near the best then run four times more. */
+static int gemm_plan_choose(
+	struct gemm_product *p, const struct gemm_way *candidates, int n, int *ret_best)
+{
+	struct gemm_trials trials = {.product = *p, .args = *p->args, .ways = candidates, .n = n};
+	int rc;
+
+	trials.product.args = &trials.args;
+	if (trials.args.add)
+		trials.args.y = p->stream->device->gemm->flush;
+	rc = gemm_plan_time(&trials, 0, 1);
+	if (rc)
 		return rc;
-	*ret_best = best;
-	return 0;
+	rc = gemm_plan_time(&trials, 0, 1);
+	if (rc)
+		return rc;
+	gemm_plan_drop_slow(&trials);
+	rc = gemm_plan_time(&trials, 1, GEMM_ROUNDS);
+	if (rc)
+		return rc;
+	*ret_best = gemm_plan_best(&trials);
+	return *ret_best < 0 ? trials.refusal : 0;
 }
 
 /* ---- plans ---- */
