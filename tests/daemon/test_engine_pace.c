@@ -130,6 +130,74 @@ static void test_engine_that_the_lane_wakes_launches_ahead_at_once(void **state)
 	close_engine();
 }
 
+/* Steps in flight are expected to take 10 ms. */
+static void expect_steps(void)
+{
+	struct lane *lane = &dry.engine->lane;
+
+	for (uint32_t i = 0; i < LANE_STEPS; i++) {
+		lane->inflight[i].expected_ns = 10 * MS;
+		lane->inflight[i].notify = false;
+	}
+}
+
+/* Alone in flight is the step with which request 1 ends; request 0 goes on. */
+static void open_with_ending_step(void)
+{
+	open_engine(0);
+	ask(0, 10, 50);
+	ask(1, 10, 3);
+	dry_turns(&dry);
+	expect_steps();
+	dry_end_step(&dry);
+	dry_turns(&dry);
+	dry_now_ns += 9 * MS;
+	dry_turns(&dry);
+	assert_int_equal(dry.engine->lane.n_inflight, 2);
+	expect_steps();
+	dry_end_step(&dry);
+	dry_turns(&dry);
+	assert_int_equal(dry.engine->lane.n_inflight, 1);
+	assert_int_equal(lane_oldest(&dry.engine->lane)->n_ending, 1);
+}
+
+static void test_step_behind_one_that_ends_a_request_is_launched_after_it(void **state)
+{
+	open_with_ending_step();
+	dry_now_ns += 9 * MS;
+	dry_turns(&dry);
+	assert_int_equal(dry.engine->lane.n_inflight, 1);
+	close_engine();
+}
+
+static void test_request_that_follows_one_that_ended_is_in_the_next_step(void **state)
+{
+	open_with_ending_step();
+	dry_end_step(&dry);
+	dry_turns(&dry);
+	assert_int_equal(dry.engine->lane.n_inflight, 0);
+	dry_now_ns += MS / 20;
+	ask(2, 10, 4);
+	dry_turns(&dry);
+	assert_true(dry.engine->lane.n_inflight > 0);
+	assert_int_equal(lane_oldest(&dry.engine->lane)->n_rows, 2);
+	close_engine();
+}
+
+static void test_step_waits_for_a_request_in_place_of_an_ended_one_for_a_tenth_of_a_millisecond(void **state)
+{
+	open_with_ending_step();
+	dry_end_step(&dry);
+	dry_turns(&dry);
+	dry_now_ns += 90000;
+	dry_turns(&dry);
+	assert_int_equal(dry.engine->lane.n_inflight, 0);
+	dry_now_ns += 10000;
+	dry_turns(&dry);
+	assert_true(dry.engine->lane.n_inflight > 0);
+	close_engine();
+}
+
 int __wrap_loop_run_for(struct loop *loop, uint64_t ns);
 int __wrap_loop_run_for(struct loop *loop, uint64_t ns)
 {
@@ -169,6 +237,9 @@ int main(void)
 		cmocka_unit_test(test_prompts_fill_a_step_that_has_no_request_past_its_prompt),
 		cmocka_unit_test(test_request_that_arrives_during_a_step_is_in_the_next_one),
 		cmocka_unit_test(test_engine_that_the_lane_wakes_launches_ahead_at_once),
+		cmocka_unit_test(test_step_behind_one_that_ends_a_request_is_launched_after_it),
+		cmocka_unit_test(test_request_that_follows_one_that_ended_is_in_the_next_step),
+		cmocka_unit_test(test_step_waits_for_a_request_in_place_of_an_ended_one_for_a_tenth_of_a_millisecond),
 		cmocka_unit_test(test_engine_wakes_to_launch_the_next_step),
 	};
 

@@ -21,6 +21,10 @@
  *
  * For a step with draft passes the engine waits in the same ways first for its results, then for its end.
  *
+ * A step with which requests end: many of their clients submit their next request at once, and would miss a step that
+ * is launched before this end. The next launch therefore waits, after the end, until as many sequences run as before,
+ * or for the time that idle_hold_of allows.
+ *
  * Hot path: no allocation, no lock; one system call to sleep; one clock read in 8 turns, and one in each while the
  * next step waits for its time.
  */
@@ -42,6 +46,12 @@
  * error of the expectation an eighth of the expected time. */
 #define LEAD_NS 300000u
 #define LEAD_PARTS 8u
+
+/* How long after the end of a step the next launch may wait for a client to answer: not for less than a client needs,
+ * nor for longer than one that spins needs. */
+#define HOLD_MIN_NS 20000u
+#define HOLD_MAX_NS 100000u
+#define HOLD_PARTS 4u
 
 static void idle_relax(void)
 {
@@ -107,10 +117,47 @@ static uint64_t idle_launch_at(const struct lane *lane)
 	return lane->idle.lane_since_ns + oldest->expected_ns - lead;
 }
 
+/* A request that is in the next step saves its client the time of a step; each row of that step pays with the wait. So
+ * much that all rows together pay at most a part of what the ended requests' successors save. Of several models another
+ * one's step is launched instead. */
+static uint64_t idle_hold_of(const struct lane *lane, const struct inflight *inflight)
+{
+	uint64_t hold;
+
+	if (!inflight->n_ending || lane->n_runners > 1 || inflight->notify || inflight_is_divided(inflight) ||
+		!idle_is_timed(lane, inflight->expected_ns))
+		return 0;
+	assert(inflight->n_ending <= inflight->n_rows);
+	hold = inflight->expected_ns * inflight->n_ending / inflight->n_rows / HOLD_PARTS;
+	if (hold < HOLD_MIN_NS)
+		return 0;
+	return hold < HOLD_MAX_NS ? hold : HOLD_MAX_NS;
+}
+
+void idle_hold(struct lane *lane, const struct inflight *inflight)
+{
+	const uint64_t hold = idle_hold_of(lane, inflight);
+
+	lane->idle.hold_until_ns = hold ? lane->idle.lane_since_ns + hold : 0;
+	lane->idle.hold_running = inflight->runner->slots.n_running;
+}
+
+/* Does the empty lane wait for a client? */
+static bool idle_holds(const struct lane *lane)
+{
+	return lane->idle.hold_until_ns && !lane->n_inflight &&
+		lane->runners[0].slots.n_running < lane->idle.hold_running && clock_ns() < lane->idle.hold_until_ns;
+}
+
 bool idle_is_early(const struct lane *lane)
 {
-	const uint64_t at = lane->n_inflight == 1 ? idle_launch_at(lane) : 0;
+	uint64_t at;
 
+	if (lane->n_inflight != 1)
+		return idle_holds(lane);
+	if (idle_hold_of(lane, &lane->inflight[lane->first]))
+		return true;
+	at = idle_launch_at(lane);
 	return at && clock_ns() < at;
 }
 
@@ -177,7 +224,8 @@ static void idle_sleep_until_woken(struct lane *lane, uint64_t limit_ns)
 static uint64_t idle_nap_for(const struct lane *lane, uint64_t now, uint64_t due)
 {
 	const uint64_t spin = (uint64_t)lane->options->spin_us * NS_PER_US;
-	const uint64_t launch = lane->n_inflight == 1 ? idle_launch_at(lane) : 0;
+	const bool can_launch = lane->n_inflight == 1 && !idle_hold_of(lane, &lane->inflight[lane->first]);
+	const uint64_t launch = can_launch ? idle_launch_at(lane) : 0;
 	uint64_t nap;
 
 	assert(lane->n_inflight > 0 && lane->n_inflight <= LANE_STEPS);
@@ -223,7 +271,7 @@ void idle(struct lane *lane)
 	uint64_t now, limit = UINT64_MAX;
 
 	lane->idle.watching = true;
-	if (!idle_has_spun(lane))
+	if (!idle_has_spun(lane) || idle_holds(lane))
 		return;
 	now = clock_ns();
 	if (!lane->idle.since_ns)

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct inflight;
 struct lane;
 
 struct idle {
@@ -20,6 +21,8 @@ struct idle {
 	uint64_t since_ns, turns;
 	uint64_t lag_ns;        /* the host's clock less the lane's */
 	uint64_t lane_since_ns; /* when the oldest step in flight began, on the host's clock */
+	uint64_t hold_until_ns; /* no launch into an empty lane before; 0: none is held */
+	uint32_t hold_running;  /* nor if so many sequences run */
 };
 
 /* On the engine's thread, before all others. */
@@ -32,7 +35,9 @@ void idle(struct lane *lane);
 void idle_follow(struct lane *lane, uint64_t ended_ns);
 /* The lane was empty: a step that is launched now runs at once. */
 void idle_begin(struct lane *lane);
-/* Is it too early to launch another step behind the one in flight? */
+/* The step has ended and idle_follow was called; its results have not been read. */
+void idle_hold(struct lane *lane, const struct inflight *inflight);
+/* Is it too early to launch another step? */
 bool idle_is_early(const struct lane *lane);
 /* Is the engine to be woken behind a step that is expected to take so long? */
 bool idle_wants_bell(const struct lane *lane, uint64_t expected_ns);

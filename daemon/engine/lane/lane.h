@@ -53,6 +53,7 @@ struct inflight {
 	uint32_t n_drafts;         /* the most draft tokens that one of its rows wants */
 	uint32_t n_prompt;         /* tokens of rows that are no decodes */
 	uint32_t n_decodes;        /* rows that are */
+	uint32_t n_ending;         /* rows whose requests reach max_tokens with it */
 	bool read; /* its results were read, except those of rows with positions; it stays in the lane while its
 	              last part runs */
 };

@@ -250,6 +250,7 @@ static void results_retire(struct lane *lane, struct inflight *inflight)
 	accounting->completed++;
 	assert(accounting->completed + lane->n_inflight == accounting->launched);
 	results_count_lane(lane, inflight);
+	idle_hold(lane, inflight);
 	results_take_rows(lane, inflight, true);
 	kv_release(runner->kv, inflight->sources, inflight->n_sources);
 	accounting->admit |= inflight->n_sources > 0;

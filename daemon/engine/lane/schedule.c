@@ -241,8 +241,10 @@ static bool schedule_add_row(struct batch *b, struct sequence *s, uint32_t n_tok
 	schedule_count_row(s, n_tokens);
 	/* A step's token is the client's to append. */
 	assert(s->n_computed <= s->n_tokens + s->n_pending);
-	if (row.sample && generates)
+	if (row.sample && generates) {
 		s->n_pending++;
+		b->inflight->n_ending += !schedule_may_sample(s);
+	}
 	schedule_add_drafts(b->inflight, s, row.sample);
 	if (decode)
 		speculation_count_decode(s);
@@ -492,7 +494,7 @@ bool schedule_rows(struct lane *lane, struct inflight *inflight, struct batch_sh
 	bool whole = schedule->whole_waits;
 
 	follow_expire(runner, lane->accounting);
-	inflight->n_rows = inflight->n_drafts = inflight->n_prompt = inflight->n_decodes = 0;
+	inflight->n_rows = inflight->n_drafts = inflight->n_prompt = inflight->n_decodes = inflight->n_ending = 0;
 	inflight->drafts = inflight->follows = inflight->positions = false;
 	if (!runner->slots.n_running)
 		return false;
