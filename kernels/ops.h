@@ -193,7 +193,7 @@ struct op_mla_rope_and_cache {
 	void *kv;           /* a layer: [n_pages, page_tokens, rank + rope] kv */
 	uint32_t n_tokens, n_heads, nope, rope, rank, page_tokens;
 	bool interleaved;   /* pairs (2i, 2i + 1), else (i, i + rope / 2) */
-	bool fp8;           /* kv is E4M3, with the factor of keys; CUDA answers -ENOTSUP */
+	bool fp8;           /* kv is E4M3, with the factor of keys */
 	struct kv_factors factors;
 };
 

@@ -210,15 +210,15 @@ static struct both random_slots(uint32_t n, uint32_t n_slots)
 	return both_of(values, n * sizeof(*values));
 }
 
-static struct ropes ropes_new(const struct rope_shape *s, bool interleaved)
+static struct ropes ropes_new(const struct rope_shape *s, bool interleaved, bool fp8)
 {
 	struct ropes r = {
 		.q = random_act_at((size_t)s->n_tokens * s->n_heads * (s->nope + s->rope), 2, s->shift),
 		.kv_a = random_act_at((size_t)s->n_tokens * (s->rank + s->rope), 2, s->shift),
 		.positions = random_positions(s->n_tokens),
 		.slots = random_slots(s->n_tokens, PAGES * s->page_tokens),
-		.kv = both_new_at(ACT, (size_t)PAGES * s->page_tokens * (s->rank + s->rope), s->shift,
-			false),
+		.kv = both_new_at(fp8 ? BYTES : ACT, (size_t)PAGES * s->page_tokens * (s->rank + s->rope),
+			s->shift, false),
 	};
 	r.cos_sin = random_both_floats((size_t)POSITIONS * s->rope);
 	r.norm = random_weight(&r.a.norm, s->norm, 1, s->rank);
@@ -231,6 +231,8 @@ static struct ropes ropes_new(const struct rope_shape *s, bool interleaved)
 	r.a.rank = s->rank;
 	r.a.page_tokens = s->page_tokens;
 	r.a.interleaved = interleaved;
+	r.a.fp8 = fp8;
+	r.a.factors.key = 0.0031f; /* so that large values saturate */
 	return r;
 }
 
@@ -245,26 +247,39 @@ static void ropes_on(struct ropes *r, int side)
 	r->a.kv = r->kv.at[side];
 }
 
-/* A token of slot -1 would write before the cache, onto a canary; other slots' rows stay NaN. */
-static void test_mla_rope_and_cache_equals_the_oracle(void **state)
+/* A token of slot -1 would write before the cache, onto a canary; other slots' rows stay as they were. */
+static void check_ropes(bool fp8)
 {
 	for (size_t i = 0; i < 2 * COUNT_OF(rope_shapes); i++) {
 		const struct mark mark = mark_here();
-		struct ropes r = ropes_new(&rope_shapes[i / 2], i % 2);
+		struct ropes r = ropes_new(&rope_shapes[i / 2], i % 2, fp8);
 
 		for (int side = 0; side < N_SIDES; side++) {
 			ropes_on(&r, side);
 			RUN(side, mla_rope_and_cache, &r.a);
 		}
 		both_check_close(&r.q, ONE_ROUNDING, 1e-5);
-		both_check_close(&r.kv, ONE_ROUNDING, 1e-5);
+		if (fp8)
+			both_check_codes(&r.kv);
+		else
+			both_check_close(&r.kv, ONE_ROUNDING, 1e-5);
 		release_to(mark);
 	}
 }
 
+static void test_mla_rope_and_cache_equals_the_oracle(void **state)
+{
+	check_ropes(false);
+}
+
+static void test_mla_rope_and_cache_of_fp8_equals_the_oracle(void **state)
+{
+	check_ropes(true);
+}
+
 static void test_mla_rope_refuses_shapes_that_cannot_be(void **state)
 {
-	struct ropes r = ropes_new(&rope_shapes[4], true);
+	struct ropes r = ropes_new(&rope_shapes[4], true, false);
 
 	for (int side = 0; side < N_SIDES; side++) {
 		for (int fault = 0; fault < 7; fault++) {
@@ -291,6 +306,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_head_gemm_is_the_same_each_time),
 	cmocka_unit_test(test_head_gemm_refuses_heads_outside_of_the_weight),
 	cmocka_unit_test(test_mla_rope_and_cache_equals_the_oracle),
+	cmocka_unit_test(test_mla_rope_and_cache_of_fp8_equals_the_oracle),
 	cmocka_unit_test(test_mla_rope_refuses_shapes_that_cannot_be),
 };
 
