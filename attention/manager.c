@@ -42,14 +42,6 @@ int attention_check_gqa(const struct attention_config *c, char *why, size_t size
 	return -ENOTSUP;
 }
 
-int attention_check_cuda_fp8(const struct attention_config *c, char *why, size_t size)
-{
-	if (!attention_fp8(c) || c->activation_dtype == DTYPE_F32)
-		return 0;
-	snprintf(why, size, "it reads no fp8 on a GPU: use kv_dtype = model");
-	return -ENOTSUP;
-}
-
 int attention_check_latent(const struct attention_config *c, char *why, size_t size)
 {
 	const struct attention_latent *l = &c->latent;

@@ -29,8 +29,6 @@
 
 /* Attention whose cache holds keys and values. */
 int attention_check_gqa(const struct attention_config *config, char *why, size_t size);
-/* Of a backend whose kernels for CUDA, where activations are bfloat16, do not read a cache of fp8. */
-int attention_check_cuda_fp8(const struct attention_config *config, char *why, size_t size);
 static inline bool attention_fp8(const struct attention_config *config)
 {
 	return config->kv_dtype == DTYPE_E4M3;

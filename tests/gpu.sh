@@ -160,7 +160,7 @@ programs() # globs below the build folder
 
 ops_programs()
 {
-	programs 'kernels/test_cuda_*' 'kernels/test_ops_*' 'attention/test_*cuda*' 'attention/test_*fp8' \
+	programs 'kernels/test_cuda_*' 'kernels/test_ops_*' 'attention/test_*cuda*' 'attention/test_attention_fp8' \
 		'attention/test_flex*' 'attention/test_mla_*' 'attention/test_*latent*' 'model/test_cuda_*'
 }
 

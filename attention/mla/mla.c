@@ -53,8 +53,6 @@ static int mla_check(const struct attention_config *config, char *why, size_t si
 {
 	int rc = attention_check_latent(config, why, size);
 
-	if (!rc)
-		rc = attention_check_cuda_fp8(config, why, size);
 	if (rc || config->activation_dtype == DTYPE_F32)
 		return rc;
 #ifdef MIMEO_HAVE_CUDA

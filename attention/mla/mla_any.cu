@@ -4,21 +4,35 @@
  * Stage 1 for sizes that no other kernel is made for. Grid: (tokens x splits, heads); block: four
  * warps, which take every fourth key of a tile of MLA_TILE for its scores, and every fourth group of 32
  * columns for the sum. Shared memory: the query and the sum in float32, (2 rank + rope) * 4 bytes, and
- * 128 for the scores. Every head reads the keys for itself, 2 bytes a lane. Bytes: for each token and
- * head 2 (2 rank + rope) a visible key, and 4 rank a split (2 rank if there is one).
+ * 128 for the scores. Every head reads the keys for itself, an element a lane. Bytes: for each token and
+ * head (2 rank + rope) elements a visible key, of 2 bytes or, as codes of fp8, of 1, and 4 rank a split
+ * (2 rank if there is one).
  */
 
 #include "attention/mla/mla_cuda.cuh"
+#include "kernels/cuda/e4m3.cuh"
 
 enum { THREADS = 128, WARPS = THREADS / 32 };
 
-static __device__ const bf16 *mla_any_key_at(const mla_args &a, int32_t row, int32_t position)
+static __device__ __forceinline__ float number_of(bf16 x)
+{
+	return __bfloat162float(x);
+}
+
+static __device__ __forceinline__ float number_of(uint8_t code)
+{
+	return kv_number_of(code);
+}
+
+/* T: of the cache, bf16 or, for codes, uint8_t. */
+template <typename T>
+static __device__ const T *mla_any_key_at(const mla_args &a, int32_t row, int32_t position)
 {
 	int32_t page = a.block_table[(size_t)row * a.max_pages + position / a.page_tokens];
 	size_t width = (size_t)a.rank + a.rope;
 
-	return (const bf16 *)a.kv + ((size_t)page_clamp(page, a.n_pages) * a.page_tokens +
-					    position % a.page_tokens) * width;
+	return (const T *)a.kv + ((size_t)page_clamp(page, a.n_pages) * a.page_tokens +
+					 position % a.page_tokens) * width;
 }
 
 static __device__ float warp_sum(float x)
@@ -42,7 +56,7 @@ static __device__ void result_store(const mla_args &a, size_t token, size_t head
 	const float *sums, float highest, float sum)
 {
 	size_t index = (token * a.n_heads + head), at = index * a.sizes.n_splits + split;
-	float factor = sum > 0.0f ? 1.0f / sum : 0.0f;
+	float factor = sum > 0.0f ? a.factors.value / sum : 0.0f;
 
 	for (uint32_t i = threadIdx.x; i < a.rank; i += THREADS) {
 		if (a.sizes.n_splits == 1)
@@ -55,6 +69,7 @@ static __device__ void result_store(const mla_args &a, size_t token, size_t head
 		a.work.lse[at] = sum > 0.0f ? highest + __log2f(sum) : NEVER;
 }
 
+template <typename T>
 static __global__ void __launch_bounds__(THREADS) any_kernel(const __grid_constant__ mla_args a)
 {
 	extern __shared__ float memory[];
@@ -78,11 +93,11 @@ static __global__ void __launch_bounds__(THREADS) any_kernel(const __grid_consta
 		float before = highest, keep;
 
 		for (int32_t i = warp; i < n; i += WARPS) {
-			const bf16 *key = mla_any_key_at(a, s.row, first + i);
+			const T *key = mla_any_key_at<T>(a, s.row, first + i);
 			float score = 0.0f;
 
 			for (uint32_t e = lane; e < a.rank + a.rope; e += 32)
-				score += q[e] * __bfloat162float(key[e]);
+				score += q[e] * number_of(key[e]);
 			score = warp_sum(score) * scale_log2;
 			if (lane == 0)
 				weights[i] = score;
@@ -99,7 +114,7 @@ static __global__ void __launch_bounds__(THREADS) any_kernel(const __grid_consta
 
 			for (int32_t i = 0; i < n; i++)
 				x += power_2(weights[i] - highest) *
-				     __bfloat162float(mla_any_key_at(a, s.row, first + i)[e]);
+				     number_of(mla_any_key_at<T>(a, s.row, first + i)[e]);
 			sums[e] = x;
 		}
 		__syncthreads();
@@ -111,8 +126,9 @@ void mla_any_launch(struct stream *stream, const mla_cuda_args *args)
 {
 	const mla_args &a = args->a;
 
-	launch(stream, any_kernel, dim3(a.n_tokens * a.sizes.n_splits, a.n_heads), dim3(THREADS),
+	launch(stream, a.fp8 ? any_kernel<uint8_t> : any_kernel<bf16>,
+		dim3(a.n_tokens * a.sizes.n_splits, a.n_heads), dim3(THREADS),
 		(2 * (size_t)a.rank + a.rope) * sizeof(float), a);
 }
 
-const void *const mla_any_kernel = (const void *)any_kernel;
+const void *const mla_any_kernel = (const void *)any_kernel<bf16>;

@@ -104,6 +104,8 @@ static struct mla_cuda_args mla_cuda_args_of(
 		.planned = mla_cuda_goes_by_plan(stream, a, planned),
 	};
 
+	args.a.factors.value = a->factors.key; /* a latent is the values' source, too */
+	attention_fold_factors(a->fp8, &args.a.scale, &args.a.factors);
 	args.early = !args.planned && cuda_inputs_settled(stream);
 	return args;
 }

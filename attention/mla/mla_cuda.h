@@ -34,6 +34,7 @@ extern "C" {
 #define MLA_CUDA_CHUNK 512u  /* tokens; what a plan may be of */
 
 struct mla_cuda_args {
+	/* scale: of products with what the cache has, codes or numbers; factors.value: of the sums, 1 without fp8 */
 	struct mla_args a;
 	uint32_t page_shift;   /* of page_tokens, for the kernel of 9.0 */
 	bool planned;          /* the work is a.work.plan's */

@@ -4,9 +4,10 @@
  * Prompts that are not absorbed, of any model: the keys' way from the pages, and attention of any
  * head sizes to MLA_PROMPT_ANY_DIM.
  *
- * Gather: a thread 16 bytes, where sizes and addresses allow it, else 2, of a row of the chunk; grid as
- * many blocks as these take, block 256 threads, no shared memory. What a key takes in the cache is read
- * and written once.
+ * Gather: a thread 8 elements, where sizes and addresses allow it, else 1, of a row of the chunk; grid
+ * as many blocks as these take, block 256 threads, no shared memory. What a key takes in the cache is
+ * read and written once. Codes of fp8 are widened here, times their factor, so that what follows knows
+ * nothing of them: it costs each chunk a rounding to bf16, but no kernel a second form.
  *
  * Attention: grid queries x heads x pieces, block four warps, which take every fourth key: a lane
  * has every 32nd element, a score is a sum over the warp. Shared memory: 4 KB, the block's sum. Reads
@@ -17,6 +18,7 @@
 #include <math_constants.h>
 
 #include "attention/mla/mla_prompt_cuda.h"
+#include "kernels/cuda/e4m3.cuh"
 #include "kernels/cuda/overlap.cuh"
 
 #define GATHER_THREADS 256u
@@ -36,58 +38,94 @@ static __device__ const mla_prompt_piece &piece_of(const mla_prompt_args &a, uin
 	return a.pieces[i];
 }
 
-/* A key's row in the cache; NULL: the chunk's row is padding. */
-static __device__ const bf16 *cached(const mla_prompt_args &a, uint32_t row)
+/* N elements that a thread moves, as bf16. */
+template <int N> struct gather_pack;
+template <> struct gather_pack<1> {
+	typedef uint16_t wide;
+	typedef uint8_t codes;
+};
+template <> struct gather_pack<8> {
+	typedef uint4 wide;
+	typedef uint2 codes;
+};
+
+static __device__ __forceinline__ uint16_t widen(uint8_t code, float factor)
+{
+	return __bfloat16_as_ushort(__float2bfloat16_rn(kv_number_of(code) * factor));
+}
+
+static __device__ __forceinline__ uint4 widen(uint2 codes, float factor)
+{
+	uint32_t pairs[4];
+
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		const uint32_t f16 = e4m3_to_f16((i < 2 ? codes.x : codes.y) >> i % 2 * 16);
+		const float2 x = __half22float2(*(const __half2 *)&f16);
+		const __nv_bfloat162 pair = __floats2bfloat162_rn(x.x * factor, x.y * factor);
+
+		pairs[i] = *(const uint32_t *)&pair;
+	}
+	return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+}
+
+/* Where a key lies in the cache, in rows; -1: the chunk's row is padding. */
+static __device__ int64_t cached(const mla_prompt_args &a, uint32_t row)
 {
 	const mla_prompt_piece &piece = piece_of(a, row);
 	uint32_t k = row - piece.key_row, position = piece.first_key + k;
 	int32_t page;
 
 	if (k >= piece.n_keys)
-		return NULL;
+		return -1;
 	page = a.l.block_table[(size_t)piece.row * a.l.max_pages + position / a.l.page_tokens];
 	if (page < 0 || (a.l.n_pages && (uint32_t)page >= a.l.n_pages))
 		page = 0;
-	return (const bf16 *)a.l.kv +
-	       ((size_t)page * a.l.page_tokens + position % a.l.page_tokens) * (a.l.rank + a.l.rope);
+	return (int64_t)page * a.l.page_tokens + position % a.l.page_tokens;
 }
 
-/* T: what a thread moves. */
-template <typename T>
+template <int N, bool CODES>
 static __global__ void __launch_bounds__(GATHER_THREADS)
 	gather_kernel(const __grid_constant__ mla_prompt_args a, uint32_t n_rows)
 {
-	const uint32_t per = sizeof(T) / sizeof(bf16), rank = a.l.rank / per, rope = a.l.rope / per;
+	typedef typename gather_pack<N>::wide wide;
+	typedef typename gather_pack<N>::codes codes;
+	const uint32_t rank = a.l.rank / N, rope = a.l.rope / N;
 	const uint64_t at = (uint64_t)blockIdx.x * GATHER_THREADS + threadIdx.x;
 	const uint32_t row = (uint32_t)(at / (rank + rope)), part = (uint32_t)(at % (rank + rope));
-	const bf16 *key;
-	T value = {};
+	int64_t key;
+	wide value = {};
 
 	overlap_begin();
 	if (row >= n_rows)
 		return;
 	key = cached(a, row);
-	if (key)
-		value = ((const T *)key)[part];
+	if (key >= 0 && CODES)
+		value = widen(((const codes *)a.l.kv)[key * (rank + rope) + part], a.l.factors.key);
+	else if (key >= 0)
+		value = ((const wide *)a.l.kv)[key * (rank + rope) + part];
 	if (part < rank)
-		((T *)a.l.work.latents)[(size_t)row * rank + part] = value;
+		((wide *)a.l.work.latents)[(size_t)row * rank + part] = value;
 	else
-		((T *)a.l.work.ropes)[(size_t)row * rope + part - rank] = value;
+		((wide *)a.l.work.ropes)[(size_t)row * rope + part - rank] = value;
+}
+
+template <int N>
+static void gather_launch_by(struct stream *stream, const struct mla_prompt_args *args, uint32_t n_rows)
+{
+	uint64_t n = (uint64_t)n_rows * ((args->l.rank + args->l.rope) / N);
+
+	launch(stream, args->l.fp8 ? gather_kernel<N, true> : gather_kernel<N, false>,
+		dim3((uint32_t)((n + GATHER_THREADS - 1) / GATHER_THREADS)), GATHER_THREADS, 0, *args, n_rows);
 }
 
 void mla_prompt_gather_launch(
 	struct stream *stream, const struct mla_prompt_args *args, uint32_t n_rows)
 {
-	uint64_t n = (uint64_t)n_rows * (args->l.rank + args->l.rope);
-	bool packs = args->l.rank % 8 == 0 && args->l.rope % 8 == 0 && (uintptr_t)args->l.kv % 16 == 0;
-
-	if (packs)
-		n /= 8;
-	dim3 grid((uint32_t)((n + GATHER_THREADS - 1) / GATHER_THREADS));
-	if (packs)
-		launch(stream, gather_kernel<uint4>, grid, GATHER_THREADS, 0, *args, n_rows);
+	if (args->l.rank % 8 == 0 && args->l.rope % 8 == 0 && (uintptr_t)args->l.kv % 16 == 0)
+		gather_launch_by<8>(stream, args, n_rows);
 	else
-		launch(stream, gather_kernel<uint16_t>, grid, GATHER_THREADS, 0, *args, n_rows);
+		gather_launch_by<1>(stream, args, n_rows);
 }
 
 /* ---- attention ---- */

@@ -11,7 +11,6 @@
 #include "attention/mla/mla_cuda.cuh"
 #include "attention/paged/paged_sm90.cuh"
 
-#define STAGES 2
 #define GROUP 128 /* threads of the warpgroup */
 #define TILE 64   /* keys of a stage */
 #define WIDTH (MLA_SM90_RANK + MLA_SM90_ROPE)
@@ -20,13 +19,22 @@
 
 static_assert(BOX % MLA_TILE == 0, "work begins where a box does");
 
+/* The ring of stages, whose keys are bf16 or codes of fp8. */
+template <bool CODES> struct mla_form {
+	static constexpr uint32_t key = CODES ? WIDTH : WIDTH * 2; /* bytes */
+	static constexpr uint32_t stage = TILE * key;
+	static constexpr uint32_t n_stages = CODES ? 4 : 2;
+};
+
 /* Shared memory of M x 8 heads. */
 template <int M> struct mla_shared_sizes {
-	static constexpr uint32_t stage = TILE * WIDTH * 2;
+	static constexpr uint32_t ring = mla_form<false>::n_stages * mla_form<false>::stage;
 	static constexpr uint32_t query = M * 8 * WIDTH * 2;
 	static constexpr uint32_t weights = M * 8 * TILE * 2;
-	static constexpr uint32_t bytes = STAGES * stage + query + weights + ATOM_ALIGN;
+	static constexpr uint32_t bytes = ring + query + weights + ATOM_ALIGN;
 };
+
+static_assert(mla_form<true>::n_stages * mla_form<true>::stage == mla_shared_sizes<2>::ring, "the same memory");
 
 /* The next work of a block: keys [first, end) of a token. */
 struct mla_piece {
@@ -113,13 +121,18 @@ static __device__ __forceinline__ size_t partial_at(
 
 /* ---- the warp that copies ---- */
 
-struct mla_ring {
+template <bool CODES> struct mla_ring {
 	uint32_t memory, full, empty; /* addresses in shared memory */
 	uint32_t stage, parity;
 
+	__device__ __forceinline__ uint32_t keys(void) const
+	{
+		return memory + stage * mla_form<CODES>::stage;
+	}
+
 	__device__ __forceinline__ void next(void)
 	{
-		if (++stage == STAGES) {
+		if (++stage == mla_form<CODES>::n_stages) {
 			stage = 0;
 			parity ^= 1;
 		}
@@ -153,9 +166,11 @@ static __device__ __forceinline__ int32_t box_find(
 			 8);
 }
 
+template <bool CODES>
 static __device__ void copy_keys(
-	const mla_cuda_args &p, const void *map, mla_ring at, uint32_t n_sets)
+	const mla_cuda_args &p, const void *map, mla_ring<CODES> at, uint32_t n_sets)
 {
+	constexpr uint32_t key_bytes = mla_form<CODES>::key;
 	const int32_t box_tokens = min((int32_t)p.a.page_tokens, BOX), per = TILE / box_tokens;
 	const int32_t lane = threadIdx.x % 32;
 	bool waited = !p.early;
@@ -180,12 +195,11 @@ static __device__ void copy_keys(
 			barrier_wait(at.empty + at.stage * 8, at.parity ^ 1);
 			if (lane == 0)
 				barrier_expect(at.full + at.stage * 8,
-					n_boxes * box_tokens * WIDTH * 2);
+					n_boxes * box_tokens * key_bytes);
 			__syncwarp();
 			if (mine >= 0 && mine < n_boxes)
-				copy_box(at.memory + at.stage * mla_shared_sizes<2>::stage +
-						 mine * box_tokens * WIDTH * 2,
-					map, at.full + at.stage * 8, 0, eights);
+				copy_box(at.keys() + mine * box_tokens * key_bytes, map,
+					at.full + at.stage * 8, 0, eights);
 			at.next();
 		}
 	}

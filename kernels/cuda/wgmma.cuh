@@ -87,12 +87,14 @@ template <int N> static __device__ __forceinline__ void settle(uint32_t (&x)[N][
 
 /* ---- products ---- */
 
-/* Of 64 x 16 and 16 x `cols`, with the numbers of its sums, its operands' and that of `add`;
- * `ways`: how the operands in shared memory are read, 0 along their rows, 1 across. */
-#define PRODUCT(cols, numbers, a_at, b_at, add_at, ways)                                           \
+/* Of 64 x 16 and 16 x `cols`, both of `type`, with the numbers of its sums, its operands' and that of
+ * `add`; `ways`: how the operands in shared memory are read, 0 along their rows, 1 across. */
+#define PRODUCT_OF(type, cols, numbers, a_at, b_at, add_at, ways)                                  \
 	"{\n\t.reg .pred p;\n\tsetp.ne.b32 p, " add_at ", 0;\n\t"                                  \
-	"wgmma.mma_async.sync.aligned.m64n" cols "k16.f32.bf16.bf16 {" numbers "}, " a_at          \
+	"wgmma.mma_async.sync.aligned.m64n" cols "k16.f32." type "." type " {" numbers "}, " a_at  \
 	", " b_at ", p, 1, 1, " ways ";\n\t}"
+#define PRODUCT(cols, numbers, a_at, b_at, add_at, ways)                                           \
+	PRODUCT_OF("bf16", cols, numbers, a_at, b_at, add_at, ways)
 
 #define DEFINE_PRODUCT(name, ways, m, cols, numbers, a_at, b_at, add_at, ...)                      \
 	static __device__ __forceinline__ void name(                                               \

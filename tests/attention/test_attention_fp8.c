@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 
-/* Backends over a cache of fp8: the reference attends to keys and values that were rounded through e4m3. */
+/* Backends over a cache of fp8, but for latent attention: the reference attends to keys and values that were rounded through e4m3. */
 
 #include "tests/attention/fixture.h"
 
 static struct device *shared; /* of the group */
 
 static const char *const backends[] = { "paged", "flex", "naive" };
-static const char *const latent[] = { "mla", "mla_planned", "naive" };
 
 static size_t n_backends(void)
 {
@@ -20,8 +19,6 @@ static const struct shape windowed = { .n_heads = 4, .n_kv_heads = 4, .head_dim 
 	.window = 77, .max_seq_len = 400, .fp8 = true };
 static const struct shape odd = { .n_heads = 6, .n_kv_heads = 2, .head_dim = 24, .page_tokens = 4,
 	.max_seq_len = 150, .fp8 = true };
-static const struct shape small_latent = { .n_heads = 3, .latent = { .rank = 20, .nope = 6, .rope = 4, .v = 7 },
-	.page_tokens = 4, .max_seq_len = 300, .fp8 = true };
 
 /* ---- right numbers ---- */
 
@@ -203,48 +200,6 @@ static void test_pages_beyond_4_g_elements_are_read(void **state)
 	fixture_deinit(&f);
 }
 
-/* ---- latent attention ---- */
-
-static struct shape draw_latent(uint64_t *dice)
-{
-	static const uint32_t page_tokens[] = { 1, 4, 16 }, lengths[] = { 40, 130, 300 };
-
-	return (struct shape){
-		.n_heads = 1 + random_below(dice, 4),
-		.latent = { .rank = 1 + random_below(dice, 40), .nope = 1 + random_below(dice, 8),
-			.rope = 2 * (1 + random_below(dice, 4)), .v = 1 + random_below(dice, 10) },
-		.page_tokens = page_tokens[random_below(dice, 3)],
-		.max_seq_len = lengths[random_below(dice, 3)],
-		.fp8 = true,
-	};
-}
-
-static void test_latent_attention_agrees_with_dense_reference(void **state)
-{
-	for (size_t b = 0; b < COUNT(latent); b++) {
-		uint64_t dice = 8;
-
-		fixture_check_drawn(shared, latent[b], &dice, 20, draw_latent, 4, 60);
-	}
-}
-
-static void test_latent_rows_do_not_depend_on_the_batch(void **state)
-{
-	static const struct row rows[] = {
-		{ .seed = 1, .n_query = 1, .seq_len = 97 },
-		{ .seed = 2, .n_query = 40, .seq_len = 66 },
-		{ .seed = 3, .n_query = 4, .seq_len = 300 },
-	};
-
-	for (size_t b = 0; b < COUNT(latent); b++) {
-		struct fixture f;
-
-		fixture_init(&f, shared, latent[b], &small_latent);
-		fixture_check_alone(&f, rows, 3, 5, 60);
-		fixture_deinit(&f);
-	}
-}
-
 /* ---- refusals ---- */
 
 static void test_factors_that_are_no_numbers_above_0_are_refused(void **state)
@@ -267,26 +222,9 @@ static void test_factors_that_are_no_numbers_above_0_are_refused(void **state)
 	}
 }
 
-static void test_backend_without_kernels_for_fp8_on_cuda_refuses_it_by_name(void **state)
-{
-	static const char *const names[] = { "mla", "mla_planned" };
-	char why[256];
-
-	for (size_t i = 0; i < COUNT(names); i++) {
-		struct fixture f;
-
-		fixture_init(&f, shared, NULL, &small_latent);
-		f.config.activation_dtype = DTYPE_BF16;
-		assert_int_equal(attention_find(names[i])->check(&f.config, why, sizeof(why)), -ENOTSUP);
-		assert_string_equal(why, "it reads no fp8 on a GPU: use kv_dtype = model");
-		fixture_deinit(&f);
-	}
-}
-
 int main(void)
 {
 	static const struct test_cpu_only only[] = {
-		{ "latent", "no kernels of latent attention for cuda read fp8" },
 		{ "do_not_depend_on_the_batch", "sums go by the batch's shape" },
 	};
 	const struct CMUnitTest tests[] = {
@@ -301,10 +239,7 @@ int main(void)
 		cmocka_unit_test(test_graph_gives_what_an_eager_run_gives),
 		cmocka_unit_test(test_pages_beyond_4_g_elements_are_read),
 		cmocka_unit_test(test_factors_that_are_no_numbers_above_0_are_refused),
-		cmocka_unit_test(test_backend_without_kernels_for_fp8_on_cuda_refuses_it_by_name),
 		cmocka_unit_test(test_rows_do_not_depend_on_the_batch),
-		cmocka_unit_test(test_latent_attention_agrees_with_dense_reference),
-		cmocka_unit_test(test_latent_rows_do_not_depend_on_the_batch),
 	};
 	int failed;
 
