@@ -7,39 +7,70 @@
 
 enum { N_PROMPT = 70, N_TOKENS = 24 }; /* four whole pages and a part of one */
 
-static int make_load(void **state)
-{
-	traffic_make_by(&(struct rig_options){.mode = GRAPH_NONE, .kv_fp8 = true});
-	return 0;
-}
-
 static const struct load_case {
 	const char *name;
 	struct rig_options options;
 	enum graph_mode resolved;
 	uint32_t chunk, ladder;
+	bool latent; /* of a model with latent attention */
 } cases[] = {
-	{"test_load_without_graphs_gives_the_tokens_of_each_request_alone", {.mode = GRAPH_NONE}, GRAPH_NONE, 7, 0},
+	{"test_load_without_graphs_gives_the_tokens_of_each_request_alone", {.mode = GRAPH_NONE}, GRAPH_NONE, 7, 0,
+		false},
 	{"test_load_in_full_graphs_and_pieces_gives_the_tokens_of_eager", {.mode = GRAPH_FULL_AND_PIECEWISE},
-		GRAPH_FULL_AND_PIECEWISE, 64, 2},
+		GRAPH_FULL_AND_PIECEWISE, 64, 2, false},
 	{"test_load_under_full_with_flex_gives_the_tokens_of_paged", {.mode = GRAPH_FULL, .attention = "flex"},
-		GRAPH_FULL, 64, 0},
-	{"test_load_with_naive_gives_the_tokens_of_paged", {.mode = GRAPH_NONE, .attention = "naive"}, GRAPH_NONE, 64, 0},
+		GRAPH_FULL, 64, 0, false},
+	{"test_load_with_naive_gives_the_tokens_of_paged", {.mode = GRAPH_NONE, .attention = "naive"}, GRAPH_NONE, 64,
+		0, false},
 	{"test_preempted_load_gives_the_tokens_of_eager",
-		{.mode = GRAPH_FULL_AND_PIECEWISE, .preempt_every = 3}, GRAPH_FULL_AND_PIECEWISE, 64, 0},
+		{.mode = GRAPH_FULL_AND_PIECEWISE, .preempt_every = 3}, GRAPH_FULL_AND_PIECEWISE, 64, 0, false},
 	{"test_verified_load_gives_the_tokens_of_eager", {.mode = GRAPH_FULL_AND_PIECEWISE, .n_drafts = 4},
-		GRAPH_FULL_AND_PIECEWISE, 64, 0},
+		GRAPH_FULL_AND_PIECEWISE, 64, 0, false},
 	{"test_preempted_and_verified_load_gives_the_tokens_of_eager",
-		{.mode = GRAPH_NONE, .n_drafts = 3, .preempt_every = 3}, GRAPH_NONE, 64, 0},
+		{.mode = GRAPH_NONE, .n_drafts = 3, .preempt_every = 3}, GRAPH_NONE, 64, 0, false},
+	{"test_latent_load_without_graphs_gives_the_tokens_of_each_request_alone",
+		{.mode = GRAPH_NONE, .attention = "mla_planned"}, GRAPH_NONE, 7, 0, true},
+	{"test_latent_load_in_pieces_gives_the_tokens_of_eager", {.mode = GRAPH_PIECEWISE, .attention = "mla"},
+		GRAPH_PIECEWISE, 64, 0, true},
+	{"test_latent_load_in_full_graphs_and_pieces_gives_the_tokens_of_eager",
+		{.mode = GRAPH_FULL_AND_PIECEWISE, .attention = "mla"}, GRAPH_FULL_AND_PIECEWISE, 64, 2, true},
+	{"test_preempted_and_planned_latent_load_gives_the_tokens_of_eager",
+		{.mode = GRAPH_FULL_AND_PIECEWISE, .attention = "mla_planned", .preempt_every = 3},
+		GRAPH_FULL_AND_PIECEWISE, 64, 0, true},
+	{"test_verified_latent_load_gives_the_tokens_of_eager",
+		{.mode = GRAPH_FULL_AND_PIECEWISE, .attention = "mla_planned", .n_drafts = 4},
+		GRAPH_FULL_AND_PIECEWISE, 64, 0, true},
 };
 enum { N_CASES = sizeof(cases) / sizeof(cases[0]) };
+
+static const char *latent_model(void)
+{
+	static char path[512]; /* longer than rig_source keeps it */
+
+	snprintf(path, sizeof(path), "%s", rig_source("examples/models/tinycalc-mla"));
+	return path;
+}
+
+/* Once for the cases of a model, which follow each other. */
+static void make_load(bool latent)
+{
+	static int made_of = -1;
+
+	if (made_of == latent)
+		return;
+	traffic_make_by(&(struct rig_options){.mode = GRAPH_NONE, .kv_fp8 = true,
+		.attention = latent ? "mla" : NULL, .model = latent ? latent_model() : NULL});
+	made_of = latent;
+}
 
 static void run_load(void **state)
 {
 	const struct load_case *c = *state;
 	struct rig_options options = c->options;
 
+	make_load(c->latent);
 	options.kv_fp8 = true;
+	options.model = c->latent ? latent_model() : NULL;
 	traffic_run(&options, c->resolved, &traffic_ladders[c->ladder], c->chunk, 0);
 }
 
@@ -187,9 +218,14 @@ static void test_evicted_history_gives_the_tokens_of_one_that_stayed(void **stat
 	rig_close_histories(&rig->client, 1);
 }
 
+#define LATENT_TEST(test, ...)                                                                                         \
+	{#test "_of_latent_attention", test, rig_setup, rig_teardown,                                                  \
+		&(struct rig_options){.kv_fp8 = true, .mode = GRAPH_FULL_AND_PIECEWISE, .model = latent_model(),       \
+			__VA_ARGS__}}
+
 int main(void)
 {
-	enum { N_OWN = 6 };
+	enum { N_OWN = 9 };
 	struct CMUnitTest tests[N_CASES + N_OWN] = {
 		cmocka_unit_test(test_page_takes_as_many_bytes_as_elements),
 		RIG_TEST(test_cached_prompt_gives_the_same_tokens, .kv_fp8 = true, .deterministic = true,
@@ -202,6 +238,11 @@ int main(void)
 			.mode = GRAPH_FULL_AND_PIECEWISE),
 		RIG_TEST(test_evicted_history_gives_the_tokens_of_one_that_stayed, .kv_fp8 = true,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 10),
+		LATENT_TEST(test_cached_page_gives_the_tokens_of_one_that_is_not, .attention = "mla_planned",
+			.prefix_sharing = ENGINE_PREFIX_ALL),
+		LATENT_TEST(test_forked_page_gives_the_tokens_of_one_that_is_not_shared, .attention = "mla"),
+		LATENT_TEST(test_evicted_history_gives_the_tokens_of_one_that_stayed, .attention = "mla_planned",
+			.kv_pages = 10),
 	};
 	static const struct test_cpu_only only[] = {
 		{"with_naive", "the naive backend is for the cpu device"},
@@ -210,5 +251,5 @@ int main(void)
 	for (size_t i = 0; i < N_CASES; i++)
 		tests[N_OWN + i] = (struct CMUnitTest){
 			cases[i].name, run_load, NULL, NULL, (void *)(uintptr_t)&cases[i]};
-	return TEST_RUN_GROUP("engine fp8", tests, only, make_load, NULL);
+	return TEST_RUN_GROUP("engine fp8", tests, only, NULL, NULL);
 }
