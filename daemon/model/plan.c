@@ -5,6 +5,7 @@
 
 #include "daemon/model/error.h"
 #include "daemon/model/plan_tensor.h"
+#include "daemon/model/quantised_order.h"
 #include "kernels/packed.h"
 
 #define NO_LAYER UINT32_MAX
@@ -39,6 +40,7 @@ struct plan_recipe {
 	bool as_f32;   /* whatever the device's activations are */
 	bool may_pack; /* only products take it */
 	bool rounds;   /* to e4m3, where the file has it not quantised */
+	struct quantised_order row_order, col_order; /* of quantised parts */
 };
 
 void plan_layer_name(enum model_family family, uint32_t layer, const char *part, char ret[PLAN_NAME_MAX])
@@ -66,6 +68,8 @@ static bool plan_find_part(struct plan *plan, const struct plan_recipe *recipe, 
 	if (!plan_tensor_find(plan, &(struct plan_want){name, part->rows, recipe->cols, recipe->kind}, ret))
 		return false;
 	ret->rounds = recipe->rounds && !ret->source.format;
+	ret->source.row_order = recipe->row_order;
+	ret->source.col_order = recipe->col_order;
 	return true;
 }
 
@@ -283,17 +287,59 @@ static void plan_latent_attention(struct plan *plan, const struct model_config *
 		l->o_bias = plan_one(plan, layer, "self_attn.o_proj.bias", hidden, 0);
 }
 
+/* The order of the columns of a matrix that stays packed only if they have one. False: it has none. */
+static bool plan_find_order(struct plan *plan, const struct plan_recipe *recipe, struct quantised_order *ret)
+{
+	struct quantised_packing form;
+	struct plan_placement part;
+	int rc = QUANTISED_UNORDERED;
+
+	if (!plan->packs || !plan_find_part(plan, recipe, 0, &part))
+		return false;
+	if (part.source.format)
+		rc = quantised_order_of(&part.source, plan->checkpoint, ret, plan->error);
+	if (!rc) {
+		part.source.col_order = *ret;
+		rc = quantised_packing_of(&part.source, plan->checkpoint, &form, plan->error);
+	}
+	if (rc < 0)
+		plan->rc = rc;
+	return !rc;
+}
+
+/* Down may have its columns in the order of their groups if gate and up have their rows in it, and so have no biases,
+ * which would be in the file's. */
+static struct quantised_order plan_mlp_order(
+	struct plan *plan, const struct plan_recipe *gate_up, const struct plan_recipe *down)
+{
+	struct quantised_order order = {0};
+	struct plan_placement part;
+
+	if (!plan_find_order(plan, down, &order))
+		return (struct quantised_order){0};
+	for (uint32_t i = 0; i < gate_up->n_parts; i++)
+		if (!plan_find_part(plan, gate_up, i, &part) || !quantised_takes_row_order(&part.source))
+			return (struct quantised_order){0};
+	return order;
+}
+
 static void plan_mlp(struct plan *plan, const struct model_config *c, uint32_t layer,
 	const char *prefix, uint32_t inner, struct model_layer *l)
 {
 	char gate[64], up[64], down[64];
-	const struct plan_part parts[] = {{gate, inner, 0}, {up, inner, 0}};
+	const struct plan_part parts[] = {{gate, inner, 0}, {up, inner, 0}}, down_part = {down, c->hidden_size, 0};
+	struct plan_recipe gate_up_recipe = {.layer = layer, .parts = parts, .n_parts = 2, .cols = c->hidden_size,
+		.may_pack = true};
+	struct plan_recipe down_recipe = {.layer = layer, .parts = &down_part, .n_parts = 1, .cols = inner,
+		.may_pack = true};
 
 	snprintf(gate, sizeof(gate), "%s.gate_proj.weight", prefix);
 	snprintf(up, sizeof(up), "%s.up_proj.weight", prefix);
 	snprintf(down, sizeof(down), "%s.down_proj.weight", prefix);
-	l->gate_up = plan_parts(plan, layer, parts, 2, c->hidden_size);
-	l->down = plan_one(plan, layer, down, c->hidden_size, inner);
+	if (!c->mlp_bias)
+		gate_up_recipe.row_order = down_recipe.col_order = plan_mlp_order(plan, &gate_up_recipe, &down_recipe);
+	l->gate_up = plan_recipe(plan, &gate_up_recipe);
+	l->down = plan_recipe(plan, &down_recipe);
 	if (!c->mlp_bias)
 		return;
 	snprintf(gate, sizeof(gate), "%s.gate_proj.bias", prefix);

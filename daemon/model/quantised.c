@@ -222,6 +222,16 @@ bool quantised_is_transposed(const struct quantised_source *source)
 	return source->format->is_transposed;
 }
 
+bool quantised_is_ordered(const struct quantised_source *source)
+{
+	return source->row_order.groups || source->col_order.groups;
+}
+
+bool quantised_is_gathered(const struct quantised_source *source)
+{
+	return quantised_is_transposed(source) || quantised_is_ordered(source);
+}
+
 uint64_t quantised_row_bytes(const struct quantised_source *source)
 {
 	assert(!source->format->is_transposed && source->format->pack_rows == 1);

@@ -13,7 +13,7 @@
  * where the column's group g is k / block_cols, or is stored. A FORMAT knows the tensors' names,
  * dtypes and layouts. Rows are widened in any order, some at a time. If the data is transposed it has to be whole in memory for that: the
  * uploader gathers it, for about as many tensors as it has reads in flight. Else a row is
- * row_bytes of it.
+ * row_bytes of it. Data in another order than the file's (quantised_order.h) is gathered, too.
  *
  * quantised_find: names, dtypes, shapes, before anything is read; quantised_sides_read: the side
  * tensors' contents, checked; quantised_widen: data and sides to float32; quantised_pack: to units.
@@ -30,6 +30,12 @@ enum quantised_side {
 	QUANTISED_SIDES,
 };
 
+/* Of columns, by their stored groups (quantised_order.h). */
+struct quantised_order {
+	const struct safetensors_tensor *groups; /* NULL: the file's order */
+	uint32_t n, block;                       /* columns, and those of a group */
+};
+
 struct quantised_source {
 	const struct quantised_format *format; /* NULL: the tensor is not quantised */
 	const char *path;                      /* the data's file, for errors */
@@ -37,6 +43,8 @@ struct quantised_source {
 	const struct safetensors_tensor *sides[QUANTISED_SIDES]; /* NULL: none */
 	uint32_t rows, cols;
 	uint32_t block_rows, block_cols; /* elements that share a factor */
+	/* What the loaded matrix has, instead of the file's order: the rows of one and the columns of the other. */
+	struct quantised_order row_order, col_order;
 	bool zeros_less_one;
 };
 
@@ -44,6 +52,9 @@ struct quantised_sides {
 	float *factors;   /* [rows / block_rows, groups] */
 	float *zeros;     /* [rows, groups]; NULL: all are the format's */
 	uint32_t *groups; /* [cols]; NULL: k / block_cols */
+	/* [rows], [cols] of the file; NULL: in its order. Factors and zeros have the rows' order, groups are NULL if
+	 * columns have one. */
+	uint32_t *rows, *cols;
 };
 
 /* The module's matrix of that shape: 0, also if its data is not there or not quantised (format
@@ -77,6 +88,10 @@ int quantised_packing_of(const struct quantised_source *source, const struct saf
 	struct quantised_packing *ret, struct model_error *error);
 
 bool quantised_is_transposed(const struct quantised_source *source);
+/* Its data has to be whole in memory: it is transposed, or gets another order. */
+bool quantised_is_gathered(const struct quantised_source *source);
+/* It gets another order. */
+bool quantised_is_ordered(const struct quantised_source *source);
 /* Of the data, if it is not transposed. */
 uint64_t quantised_row_bytes(const struct quantised_source *source);
 /* Rows [first, first + n) to ret[n, cols]. `data`: these rows of it, or all of it if it is

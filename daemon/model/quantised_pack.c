@@ -31,7 +31,7 @@ int quantised_packing_of(const struct quantised_source *source, const struct saf
 	/* packed_takes_factor holds for all of float16 and bfloat16 */
 	if (is_u4 && source->sides[QUANTISED_FACTORS]->dtype == DTYPE_F32)
 		return QUANTISED_WIDENS;
-	rc = source->sides[QUANTISED_GROUPS] ? quantised_read_groups(source, checkpoint, &groups, error) : 0;
+	rc = source->sides[QUANTISED_GROUPS] && !source->col_order.groups ? quantised_read_groups(source, checkpoint, &groups, error) : 0;
 	if (rc)
 		return rc;
 	if (groups)

@@ -12,6 +12,7 @@
 #include "daemon/model/error.h"
 #include "daemon/model/file.h"
 #include "daemon/model/quantised_format.h"
+#include "daemon/model/quantised_order.h"
 #include "ipc/cleanup.h"
 #include "kernels/convert.h"
 
@@ -144,6 +145,46 @@ int quantised_read_groups(const struct quantised_source *source, const struct sa
 	return 0;
 }
 
+/* Rows [rows, n] in the order. */
+static int quantised_order_rows(const struct quantised_source *source, const uint32_t *order, uint32_t n,
+	float **rows, struct model_error *error)
+{
+	CLEANUP(cleanup_free) float *ordered = calloc((size_t)source->rows * n, sizeof(*ordered));
+	CLEANUP(cleanup_free) float *from = *rows;
+
+	*rows = NULL;
+	if (!ordered)
+		return model_fail(error, -ENOMEM, "%s: no memory for tensor \"%.128s\"", source->path,
+			source->data->name);
+	for (uint32_t row = 0; row < source->rows; row++)
+		memcpy(ordered + (size_t)row * n, from + (size_t)order[row] * n, n * sizeof(*ordered));
+	*rows = STEAL(ordered);
+	return 0;
+}
+
+/* Factors, zeros and groups of the file become those of the source's orders. */
+static int quantised_sides_order(const struct quantised_source *source, const struct safetensors *checkpoint,
+	struct quantised_sides *sides, struct model_error *error)
+{
+	const uint32_t n_groups = quantised_n_groups(source);
+	int rc = 0;
+
+	if (source->col_order.groups) {
+		free(sides->groups);
+		sides->groups = NULL;
+		rc = quantised_order_read(&source->col_order, checkpoint, &sides->cols, error);
+	}
+	if (rc || !source->row_order.groups)
+		return rc;
+	assert(source->row_order.n == source->rows && source->block_rows == 1);
+	rc = quantised_order_read(&source->row_order, checkpoint, &sides->rows, error);
+	if (!rc)
+		rc = quantised_order_rows(source, sides->rows, n_groups, &sides->factors, error);
+	if (!rc && sides->zeros)
+		rc = quantised_order_rows(source, sides->rows, n_groups, &sides->zeros, error);
+	return rc;
+}
+
 int quantised_sides_read(const struct quantised_source *source,
 	const struct safetensors *checkpoint, struct quantised_sides *ret,
 	struct model_error *error)
@@ -161,6 +202,9 @@ int quantised_sides_read(const struct quantised_source *source,
 		rc = quantised_read_groups(source, checkpoint, &sides.groups, error);
 	if (rc)
 		return rc;
+	rc = quantised_sides_order(source, checkpoint, &sides, error);
+	if (rc)
+		return rc;
 	*ret = sides;
 	sides = (struct quantised_sides){0};
 	return 0;
@@ -171,6 +215,8 @@ void quantised_sides_deinit(struct quantised_sides *sides)
 	free(sides->factors);
 	free(sides->zeros);
 	free(sides->groups);
+	free(sides->rows);
+	free(sides->cols);
 	*sides = (struct quantised_sides){0};
 }
 

@@ -194,7 +194,7 @@ static uint64_t upload_multiple(const struct plan_placement *p)
 	const struct safetensors_tensor *t = p->tensor;
 
 	if (p->source.format)
-		return quantised_is_transposed(&p->source)
+		return quantised_is_gathered(&p->source)
 			       ? 0
 			       : quantised_row_bytes(&p->source) * plan_rows_together(p);
 	if (p->rounds)

@@ -5,7 +5,7 @@
 /*
  * Weights from files to the device: read in chunks, converted where the plan says so. A tensor is a
  * segment of the reading. Chunks are whole rows of a matrix that is quantised or rounded, of 8 at a time if it
- * is packed, unless it is transposed; whole blocks; or whole heads.
+ * is packed, unless it is gathered; whole blocks; or whole heads.
  */
 
 #include "daemon/model/plan.h"
@@ -17,7 +17,7 @@
 struct upload_quantised {
 	uint64_t done; /* bytes of its data */
 	struct quantised_sides sides;
-	uint8_t *gathered; /* transposed data: all of it, as far as it has come */
+	uint8_t *gathered; /* transposed or reordered data: all of it, as far as it has come */
 };
 
 struct upload {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 
 /* Quantised tensors on their way to the device. Side tensors are in memory from the first bytes of
- * their data to the last, transposed data is gathered meanwhile. Reads begin in the order of the
+ * their data to the last, transposed or reordered data is gathered meanwhile. Reads begin in the order of the
  * files, so that at most UPLOAD_READS tensors and one more are under way. */
 
 #include <assert.h>
@@ -11,6 +11,7 @@
 
 #include "daemon/model/conversion.h"
 #include "daemon/model/error.h"
+#include "daemon/model/quantised_order.h"
 #include "daemon/model/upload.h"
 #include "ipc/cleanup.h"
 #include "kernels/packed.h"
@@ -86,13 +87,53 @@ static int upload_begin_quantised(
 		return rc;
 	upload->done += quantised_side_bytes(&p->source);
 	rc = packed_is(p->dtype) ? upload_begin_packed(upload, p, &quantised->sides) : 0;
-	if (rc || !quantised_is_transposed(&p->source))
+	if (rc || !quantised_is_gathered(&p->source))
 		return rc;
 	quantised->gathered = malloc(p->tensor->bytes);
 	return quantised->gathered
 		       ? 0
 		       : model_fail(upload->error, -ENOMEM, "%s: no memory for tensor \"%.128s\"",
 				 upload->directory, p->tensor->name);
+}
+
+/* What the threads share. */
+struct upload_order_task {
+	const struct quantised_source *source;
+	const struct upload_quantised *quantised;
+	void *ret;
+};
+
+static void upload_order_line(void *userdata, uint32_t line)
+{
+	const struct upload_order_task *task = userdata;
+
+	quantised_order_line(task->source, &task->quantised->sides, task->quantised->gathered, line, task->ret);
+}
+
+/* Put data that is there into its order. */
+static int upload_order(struct upload *upload, const struct plan_placement *p, struct upload_quantised *quantised)
+{
+	struct upload_order_task task = {&p->source, quantised, NULL};
+
+	if (!quantised_is_ordered(&p->source))
+		return 0;
+	task.ret = malloc(p->tensor->bytes);
+	if (!task.ret)
+		return model_fail(upload->error, -ENOMEM, "%s: no memory for tensor \"%.128s\"", upload->directory,
+			p->tensor->name);
+	workers_run(upload->workers, upload_order_line, &task, quantised_n_lines(&p->source));
+	free(quantised->gathered);
+	quantised->gathered = task.ret;
+	return 0;
+}
+
+/* All of the data is there. */
+static int upload_take_gathered(
+	struct upload *upload, const struct plan_placement *p, struct upload_quantised *quantised)
+{
+	int rc = upload_order(upload, p, quantised);
+
+	return rc ? rc : upload_convert_rows(upload, p, &quantised->sides, quantised->gathered, 0, p->source.rows);
 }
 
 int upload_take_quantised(
@@ -110,9 +151,7 @@ int upload_take_quantised(
 	assert(quantised->done <= p->tensor->bytes);
 	if (quantised->gathered) {
 		memcpy(quantised->gathered + offset, data, bytes);
-		rc = is_last ? upload_convert_rows(upload, p, &quantised->sides, quantised->gathered,
-				       0, p->source.rows)
-			     : 0;
+		rc = is_last ? upload_take_gathered(upload, p, quantised) : 0;
 	} else {
 		uint64_t row = quantised_row_bytes(&p->source);
 

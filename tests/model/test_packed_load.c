@@ -59,6 +59,7 @@ static const struct expected {
 	const char *name;
 	const char *packed; /* the weights that are, and their form */
 	const char *says;
+	bool is_ordered; /* some rows and columns have another order than the file's (test_packed_order.c) */
 } expectations[] = {
 	{"fp8-blocks-128", "qkv:rows o:rows gate_up:rows down:groups ",
 		"fp8 in blocks of 128 x 128, kept packed"},
@@ -75,9 +76,8 @@ static const struct expected {
 	{"compressed-int4-128", "qkv:u4 o:u4 gate_up:u4 down:u4 ", "int4 in groups of 128, kept packed"},
 	{"compressed-int4-channel-128", "qkv:u4 o:u4 gate_up:u4 down:u4 ", "int4 with a factor a row, kept packed"},
 	{"gptq-128", "qkv:u4 o:u4 gate_up:u4 down:u4 ", "int4 (gptq) in groups of 128, kept packed"},
-	/* matrices of 128 columns have one group, whatever the order */
-	{"gptq-order-128", "qkv:u4 o:u4 gate_up:u4 ",
-		"int4 (gptq) in groups of 128, 6 of 7 matrices kept packed, others " WIDENED},
+	/* matrices of 128 columns have one group, whatever the order; down has two */
+	{"gptq-order-128", "qkv:u4 o:u4 gate_up:u4 down:u4 ", "int4 (gptq) in groups of 128, kept packed", true},
 	{"awq-128", "qkv:u4 o:u4 gate_up:u4 down:u4 ", "int4 (awq) in groups of 128, kept packed"},
 	/* columns or groups in no multiples of 128 */
 	{"fp8-blocks", "", "fp8 in blocks of 128 x 128, " WIDENED},
@@ -127,7 +127,8 @@ static void assert_same_weights(const struct packing *p)
 
 static void test_packed_weights_are_those_widened(void **state)
 {
-	assert_same_weights(*state);
+	if (!expected_of(*state)->is_ordered)
+		assert_same_weights(*state);
 }
 
 static void assert_packed(const struct packing *p, const char *want)

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_MODEL_QUANTISED_ORDER_H
+#define MIMEO_DAEMON_MODEL_QUANTISED_ORDER_H
+
+/*
+ * Columns in the order of their stored groups, which packed weights need (GPTQ's desc_act).
+ *
+ * Columns that are sorted want the elements of x in the same order, at no cost if the product that makes x has its
+ * rows in this order: those of gate and up for down. An ORDER lists the columns of the file, those of group 0 first,
+ * and within a group as the file has them.
+ */
+
+#include "daemon/model/quantised.h"
+
+#define QUANTISED_UNORDERED 1
+/* The order of the matrix's columns, from its stored groups. 0; QUANTISED_UNORDERED: they are in order, or groups of
+ * block_cols columns each are not what is stored, or data of the format cannot be sorted; or -errno with a sentence. */
+int quantised_order_of(const struct quantised_source *source, const struct safetensors *checkpoint,
+	struct quantised_order *ret, struct model_error *error);
+/* Can the rows of such a matrix be put into an order? */
+bool quantised_takes_row_order(const struct quantised_source *source);
+
+/* The order itself, from malloc: (*ret)[order->n]. 0, or -errno with a sentence: the file has changed since. */
+int quantised_order_read(const struct quantised_order *order, const struct safetensors *checkpoint, uint32_t **ret,
+	struct model_error *error);
+
+/* Data in the order of the source's rows and columns, in LINES: rows of the tensor as the file has it. Threads may
+ * write different lines; `data` and `ret` are whole tensors. */
+uint32_t quantised_n_lines(const struct quantised_source *source);
+void quantised_order_line(const struct quantised_source *source, const struct quantised_sides *sides, const void *data,
+	uint32_t line, void *ret);
+
+#endif
