@@ -80,7 +80,7 @@ bool embed_fits(const struct op_embed *a)
 bool rms_norm_fits(const struct op_rms_norm *a)
 {
 	return a->x && a->out && weight_is(&a->weight, 1, a->weight.cols) && checks_eps(a->eps) &&
-	       a->n_rows <= INT32_MAX;
+	       a->n_rows <= INT32_MAX && (!a->order || a->weight.cols <= RMS_NORM_ORDER_MAX);
 }
 
 static bool checks_packed(const struct weight *w)

@@ -60,12 +60,17 @@ struct op_embed { /* out[t] = from[t] ? *from[t] : table[clamp(ids[t])] */
 	uint32_t out_stride;  /* 0: hidden */
 };
 
+/* Columns of a norm in another order, at the most. */
+#define RMS_NORM_ORDER_MAX 20480u
+
 struct op_rms_norm { /* out = x / rms(x) * weight */
 	const void *x;        /* [n_rows, cols] act */
 	struct weight weight; /* [1, cols] */
 	void *out;            /* [n_rows, cols] act; may be x */
 	uint32_t n_rows;
 	float eps;
+	/* [cols] device, a permutation, read as a weight is: column k of out is of column order[k] of x. NULL: of k */
+	const uint32_t *order;
 };
 
 /* y = x W^T (+ bias), or with `add` y += that. `invariant`: a row's result does not depend on n_rows. The cpu

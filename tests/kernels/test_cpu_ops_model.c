@@ -156,6 +156,31 @@ static void test_rms_norm_of_zeroes_is_zero(void **state)
 		assert_true(F(x)[i] == 0);
 }
 
+/* 7 has no factor of the widths. */
+static void test_rms_norm_writes_columns_in_the_order_given(void **state)
+{
+	static const uint32_t widths[] = {1, 9, 160, 4096};
+
+	rng = 12;
+	for (size_t i = 0; i < COUNT_OF(widths); i++) {
+		const uint32_t cols = widths[i], n = 3;
+		struct op_rms_norm a = {.weight = random_weight(DTYPE_BF16, 1, cols), .n_rows = n, .eps = 1e-5f};
+		struct buffer x = random_floats((size_t)n * cols), plain = buffer_new(x.bytes);
+		struct buffer order = buffer_new(cols * sizeof(uint32_t));
+
+		for (uint32_t k = 0; k < cols; k++)
+			((uint32_t *)order.data)[k] = k * 7 % cols;
+		a.x = x.data;
+		a.out = plain.data;
+		RUN(rms_norm, &a);
+		a.out = x.data;
+		a.order = order.data;
+		RUN(rms_norm, &a);
+		for (uint32_t k = 0; k < n * cols; k++)
+			assert_true(F(x)[k] == F(plain)[k - k % cols + k % cols * 7 % cols]);
+	}
+}
+
 /* ---- the rest ---- */
 
 static void test_silu_mul_equals_double_reference(void **state)
@@ -271,6 +296,7 @@ static void test_model_ops_refuse_shapes_that_cannot_be(void **state)
 	float m[8] = {0};
 	int32_t index[8] = {0};
 	struct weight w = {m, DTYPE_F32, 1, 2}, two_rows = {m, DTYPE_F32, 2, 2};
+	struct weight wide = {m, DTYPE_F32, 1, RMS_NORM_ORDER_MAX + 1};
 	struct op_rope_and_cache rope = {
 		.qkv = m,
 		.positions = index,
@@ -296,6 +322,7 @@ static void test_model_ops_refuse_shapes_that_cannot_be(void **state)
 	assert_refused(embed, &(struct op_embed){w, NULL, NULL, m, 1});
 	assert_refused(rms_norm, &(struct op_rms_norm){m, two_rows, m, 1, 0});
 	assert_refused(rms_norm, &(struct op_rms_norm){m, w, m, 1, -1});
+	assert_refused(rms_norm, &(struct op_rms_norm){m, wide, m, 1, 0, (const uint32_t *)m});
 	assert_refused(silu_mul, &(struct op_silu_mul){m, m, 1, 0});
 	assert_refused(gather_rows, &(struct op_gather_rows){m, index, m, 1, 0, 2});
 	assert_refused(gather_rows, &(struct op_gather_rows){m, index, m, 1, 1, 2, 1});
@@ -312,6 +339,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_embed_takes_given_embeddings_bit_for_bit_and_ids_for_the_others),
 	cmocka_unit_test(test_rms_norm_equals_double_reference),
 	cmocka_unit_test(test_rms_norm_of_zeroes_is_zero),
+	cmocka_unit_test(test_rms_norm_writes_columns_in_the_order_given),
 	cmocka_unit_test(test_silu_mul_equals_double_reference),
 	cmocka_unit_test(test_gather_rows_clamps_indices),
 	cmocka_unit_test(test_gather_rows_and_embed_write_their_columns_of_wider_rows_alone),

@@ -75,10 +75,25 @@ static void test_embed_of_given_embeddings_equals_the_oracle(void **state)
 
 /* ---- norms ---- */
 
-static void check_rms_norm(enum dtype dtype, uint32_t cols, uint32_t n, bool in_place)
+/* A permutation: 10007 is a prime, and no width's factor. */
+static struct both order_of(uint32_t cols)
+{
+	uint32_t *order = malloc(cols * sizeof(*order));
+	struct both both;
+
+	assert_non_null(order);
+	for (uint64_t k = 0; k < cols; k++)
+		order[k] = (uint32_t)(k * 10007 % cols);
+	both = both_of(order, cols * sizeof(*order));
+	free(order);
+	return both;
+}
+
+static void check_rms_norm(enum dtype dtype, uint32_t cols, uint32_t n, bool in_place, bool ordered)
 {
 	const struct mark mark = mark_here();
 	struct op_rms_norm a = {.n_rows = n, .eps = 1e-5f};
+	struct both order = order_of(cols);
 	struct both w = random_weight(&a.weight, dtype, 1, cols);
 	struct both x = random_act_at((size_t)n * cols, 4, random_below(&rng, 2));
 	struct both out = both_new(ACT, (size_t)n * cols);
@@ -87,6 +102,7 @@ static void check_rms_norm(enum dtype dtype, uint32_t cols, uint32_t n, bool in_
 		a.weight.data = w.at[side];
 		a.x = x.at[side];
 		a.out = in_place ? x.at[side] : out.at[side];
+		a.order = ordered ? order.at[side] : NULL;
 		RUN(side, rms_norm, &a);
 	}
 	both_check_close(in_place ? &x : &out, ONE_ROUNDING, 1e-6);
@@ -97,7 +113,13 @@ static void test_rms_norm_equals_the_oracle(void **state)
 {
 	for (size_t i = 0; i < COUNT_OF(widths) * COUNT_OF(weight_dtypes); i++)
 		check_rms_norm(weight_dtypes[i % 3], widths[i / 3], any_rows(),
-			random_below(&rng, 4) == 0);
+			random_below(&rng, 4) == 0, false);
+}
+
+static void test_rms_norm_in_an_order_equals_the_oracle(void **state)
+{
+	for (size_t i = 0; i < COUNT_OF(widths) * COUNT_OF(weight_dtypes); i++)
+		check_rms_norm(weight_dtypes[i % 3], widths[i / 3], any_rows(), random_below(&rng, 2) == 0, true);
 }
 
 static void test_rms_norm_of_a_row_does_not_depend_on_the_batch(void **state)
@@ -429,6 +451,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_embed_equals_the_oracle),
 	cmocka_unit_test(test_embed_of_given_embeddings_equals_the_oracle),
 	cmocka_unit_test(test_rms_norm_equals_the_oracle),
+	cmocka_unit_test(test_rms_norm_in_an_order_equals_the_oracle),
 	cmocka_unit_test(test_rms_norm_of_a_row_does_not_depend_on_the_batch),
 	cmocka_unit_test(test_rope_and_cache_equals_the_oracle),
 	cmocka_unit_test(test_replayed_rope_and_cache_equals_the_oracle),
