@@ -38,7 +38,7 @@ void llama_layer(struct pass *p, uint32_t layer)
 	const struct model_layer *l = &p->model->layers[layer];
 
 	pass_begin_layer(p, layer);
-	pass_norm_gemm(p, &l->input_norm, &l->qkv, &l->qkv_bias, p->b->qkv);
+	pass_norm_gemm(p, &l->input_norm, l->input_order, &l->qkv, &l->qkv_bias, p->b->qkv);
 	llama_attention(p, layer);
 	pass_norm_mlp(p, l);
 }

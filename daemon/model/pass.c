@@ -54,9 +54,20 @@ void pass_norm(struct pass *p, const void *x, const struct weight *weight, float
 		.eps = eps);
 }
 
+static void pass_norm_in_order(struct pass *p, const struct weight *weight, const uint32_t *order)
+{
+	PASS_OP(p, rms_norm,
+		.x = p->b->residual,
+		.weight = *weight,
+		.out = p->b->normed,
+		.n_rows = p->args->n_tokens,
+		.eps = p->model->config.rms_norm_eps,
+		.order = order);
+}
+
 void pass_norm_residual(struct pass *p, const struct weight *weight)
 {
-	pass_norm(p, p->b->residual, weight, p->model->config.rms_norm_eps, p->b->normed);
+	pass_norm_in_order(p, weight, NULL);
 }
 
 void model_feature_layers(const struct model_config *target, uint32_t ret[MODEL_FEATURES])
@@ -93,8 +104,8 @@ void pass_begin_layer(struct pass *p, uint32_t layer)
 }
 
 /* y = the product of norm(residual), in one launch where the device has one for so few tokens; false: it has none. */
-static bool pass_norm_gemm_at_once(struct pass *p, const struct weight *norm, const struct weight *w,
-	const struct weight *bias, void *gate_up, void *y)
+static bool pass_norm_gemm_at_once(struct pass *p, const struct weight *norm, const uint32_t *order,
+	const struct weight *w, const struct weight *bias, void *gate_up, void *y)
 {
 	const struct op_norm_gemm op = {
 		.x = p->b->residual,
@@ -108,7 +119,7 @@ static bool pass_norm_gemm_at_once(struct pass *p, const struct weight *norm, co
 	};
 	int rc;
 
-	if (p->rc || !p->ops->norm_gemm || p->model->deterministic)
+	if (p->rc || !p->ops->norm_gemm || p->model->deterministic || order)
 		return false;
 	rc = p->ops->norm_gemm(p->stream, &op);
 	if (rc == -ENOTSUP)
@@ -117,12 +128,12 @@ static bool pass_norm_gemm_at_once(struct pass *p, const struct weight *norm, co
 	return true;
 }
 
-void pass_norm_gemm(
-	struct pass *p, const struct weight *norm, const struct weight *w, const struct weight *bias, void *y)
+void pass_norm_gemm(struct pass *p, const struct weight *norm, const uint32_t *order, const struct weight *w,
+	const struct weight *bias, void *y)
 {
-	if (pass_norm_gemm_at_once(p, norm, w, bias, NULL, y))
+	if (pass_norm_gemm_at_once(p, norm, order, w, bias, NULL, y))
 		return;
-	pass_norm_residual(p, norm);
+	pass_norm_in_order(p, norm, order);
 	pass_gemm(p, p->b->normed, w, bias, y);
 }
 
@@ -165,9 +176,9 @@ void pass_mlp(struct pass *p, const struct model_layer *layer)
 
 void pass_norm_mlp(struct pass *p, const struct model_layer *layer)
 {
-	if (!pass_norm_gemm_at_once(p, &layer->post_norm, &layer->gate_up, &layer->gate_up_bias, p->b->gate_up,
-		    p->b->activated)) {
-		pass_norm_residual(p, &layer->post_norm);
+	if (!pass_norm_gemm_at_once(p, &layer->post_norm, layer->post_order, &layer->gate_up, &layer->gate_up_bias,
+		    p->b->gate_up, p->b->activated)) {
+		pass_norm_in_order(p, &layer->post_norm, layer->post_order);
 		pass_gated_gemm(p, layer);
 	}
 	pass_add_gemm(p, p->b->activated, &layer->down, &layer->down_bias);

@@ -38,14 +38,14 @@ void pass_norm(struct pass *p, const void *x, const struct weight *weight, float
 void pass_begin_layer(struct pass *p, uint32_t layer);
 /* normed = norm(residual) */
 void pass_norm_residual(struct pass *p, const struct weight *weight);
-/* y = norm(residual) w^T + bias; `normed` may be left as it is. */
-void pass_norm_gemm(
-	struct pass *p, const struct weight *norm, const struct weight *w, const struct weight *bias, void *y);
+/* y = norm(residual) w^T + bias; `normed` may be left as it is. `order`: w's columns have it (op_rms_norm); or NULL. */
+void pass_norm_gemm(struct pass *p, const struct weight *norm, const uint32_t *order, const struct weight *w,
+	const struct weight *bias, void *y);
 /* Attention for q in `qkv`, with rows q_stride apart, into `attention`. */
 void pass_attend(struct pass *p, uint32_t layer, uint32_t q_stride);
 /* residual += down(silu(gate normed) * (up normed)) */
 void pass_mlp(struct pass *p, const struct model_layer *layer);
-/* The same of norm(residual) by the layer's post_norm; `normed` may be left as it is. */
+/* The same of norm(residual) by the layer's post_norm, in its post_order; `normed` may be left as it is. */
 void pass_norm_mlp(struct pass *p, const struct model_layer *layer);
 /* Logits of n_rows rows of x: of those of `index`, or of the first ones if it is NULL. */
 void pass_head(struct pass *p, const void *x, const int32_t *index, uint32_t n_rows);

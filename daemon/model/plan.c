@@ -40,7 +40,7 @@ struct plan_recipe {
 	bool as_f32;   /* whatever the device's activations are */
 	bool may_pack; /* only products take it */
 	bool rounds;   /* to e4m3, where the file has it not quantised */
-	struct quantised_order row_order, col_order; /* of quantised parts */
+	struct quantised_order row_order, col_order; /* of quantised parts; col_order: of ones that are packed */
 };
 
 void plan_layer_name(enum model_family family, uint32_t layer, const char *part, char ret[PLAN_NAME_MAX])
@@ -146,7 +146,7 @@ uint32_t plan_rows_together(const struct plan_placement *p)
 }
 
 static void plan_place_parts(struct plan *plan, const struct plan_recipe *recipe, uint32_t n,
-	const struct weight *weight, size_t row_bytes)
+	const struct weight *weight, size_t row_bytes, uint32_t *order)
 {
 	uint8_t *target = (uint8_t *)weight->data;
 	float *factors = (float *)weight->factors;
@@ -160,20 +160,25 @@ static void plan_place_parts(struct plan *plan, const struct plan_recipe *recipe
 		placement->target = target;
 		placement->dtype = weight->dtype;
 		placement->factors = factors;
+		placement->order = i ? NULL : order;
 		target += rows * row_bytes;
 		factors = factors ? factors + rows : NULL;
 	}
 }
 
-static struct weight plan_recipe(struct plan *plan, const struct plan_recipe *recipe)
+/* *ret_order, unless NULL: memory for the order of columns; NULL if they have none. */
+static struct weight plan_recipe_in_order(
+	struct plan *plan, const struct plan_recipe *recipe, const uint32_t **ret_order)
 {
 	const uint32_t n = recipe->n_parts * (recipe->n_experts ? recipe->n_experts : 1);
 	const uint32_t cols = recipe->cols ? recipe->cols : 1;
 	struct plan_form form;
+	uint32_t *order = NULL;
 	size_t row_bytes;
 
 	if (plan->rc || !plan_choose_form(plan, recipe, n, &form))
 		return (struct weight){0};
+	assert(form.is_packed || !recipe->col_order.groups);
 	row_bytes = plan_form_row_bytes(form.dtype, form.grouped, cols);
 	struct weight weight = {
 		.dtype = form.dtype,
@@ -186,9 +191,74 @@ static struct weight plan_recipe(struct plan *plan, const struct plan_recipe *re
 		weight.data = arena_take(&plan->arena, (size_t)form.rows * cols, dtype_bytes(form.dtype));
 	if (form.is_packed && !form.grouped)
 		weight.factors = arena_take(&plan->arena, form.rows, sizeof(*weight.factors));
+	if (recipe->col_order.groups && ret_order)
+		*ret_order = order = arena_take(&plan->arena, cols, sizeof(*order));
 	if (weight.data && plan->placements && !plan->arena.failed)
-		plan_place_parts(plan, recipe, n, &weight, row_bytes);
+		plan_place_parts(plan, recipe, n, &weight, row_bytes, order);
 	return weight;
+}
+
+static struct weight plan_recipe(struct plan *plan, const struct plan_recipe *recipe)
+{
+	return plan_recipe_in_order(plan, recipe, NULL);
+}
+
+/* ---- columns in the order of their groups (quantised_order.h) ---- */
+
+/* The order of a part that can be packed if its columns have one. False: it cannot, or need not. */
+static bool plan_find_order(
+	struct plan *plan, const struct plan_recipe *recipe, uint32_t i, struct quantised_order *ret)
+{
+	struct quantised_packing form;
+	struct plan_placement part;
+	int rc = QUANTISED_UNORDERED;
+
+	if (!plan->packs || !plan_find_part(plan, recipe, i, &part))
+		return false;
+	if (part.source.format)
+		rc = quantised_order_of(&part.source, plan->checkpoint, ret, plan->error);
+	if (!rc) {
+		part.source.col_order = *ret;
+		rc = quantised_packing_of(&part.source, plan->checkpoint, &form, plan->error);
+	}
+	if (rc < 0)
+		plan->rc = rc;
+	return !rc;
+}
+
+/* Set the recipe's order of columns, if all parts have the same. Codes with an order are nibbles, whose units are of
+ * one form. */
+static void plan_order_columns(struct plan *plan, struct plan_recipe *recipe)
+{
+	struct quantised_order first, other;
+	bool same = plan_find_order(plan, recipe, 0, &first);
+
+	for (uint32_t i = 1; i < recipe->n_parts && same && !plan->rc; i++) {
+		same = plan_find_order(plan, recipe, i, &other);
+		if (same)
+			plan->rc = quantised_order_same(&first, &other, plan->checkpoint, &same, plan->error);
+	}
+	if (same && !plan->rc)
+		recipe->col_order = first;
+}
+
+/* Likewise of one whose x is a norm of the hidden state. */
+static void plan_order_normed(struct plan *plan, struct plan_recipe *recipe)
+{
+	if (recipe->cols <= RMS_NORM_ORDER_MAX)
+		plan_order_columns(plan, recipe);
+}
+
+/* Set the order of the columns of down and of the rows of gate and up, which have no biases. */
+static void plan_order_inner(struct plan *plan, struct plan_recipe *gate_up, struct plan_recipe *down)
+{
+	struct plan_placement part;
+
+	for (uint32_t i = 0; i < gate_up->n_parts; i++)
+		if (!plan_find_part(plan, gate_up, i, &part) || !quantised_takes_row_order(&part.source))
+			return;
+	plan_order_columns(plan, down);
+	gate_up->row_order = down->col_order;
 }
 
 /* Parts one after another as one weight, which only products take; cols 0: as one vector. */
@@ -240,7 +310,11 @@ static void plan_attention(struct plan *plan, const struct model_config *c, uint
 		{"self_attn.k_proj.bias", kv, c->head_dim}, {"self_attn.v_proj.bias", kv, 0}};
 	uint32_t cols = c->family == MODEL_EAGLE3 ? 2 * c->hidden_size : c->hidden_size;
 
-	l->qkv = plan_parts(plan, layer, weights, 3, cols);
+	struct plan_recipe qkv = {.layer = layer, .parts = weights, .n_parts = 3, .cols = cols, .may_pack = true};
+
+	if (c->family < MODEL_EAGLE) /* x is not a norm itself */
+		plan_order_normed(plan, &qkv);
+	l->qkv = plan_recipe_in_order(plan, &qkv, &l->input_order);
 	if (c->qkv_bias)
 		l->qkv_bias = plan_parts(plan, layer, biases, 3, 0);
 	if (c->qk_norm) {
@@ -287,44 +361,9 @@ static void plan_latent_attention(struct plan *plan, const struct model_config *
 		l->o_bias = plan_one(plan, layer, "self_attn.o_proj.bias", hidden, 0);
 }
 
-/* The order of the columns of a matrix that stays packed only if they have one. False: it has none. */
-static bool plan_find_order(struct plan *plan, const struct plan_recipe *recipe, struct quantised_order *ret)
-{
-	struct quantised_packing form;
-	struct plan_placement part;
-	int rc = QUANTISED_UNORDERED;
-
-	if (!plan->packs || !plan_find_part(plan, recipe, 0, &part))
-		return false;
-	if (part.source.format)
-		rc = quantised_order_of(&part.source, plan->checkpoint, ret, plan->error);
-	if (!rc) {
-		part.source.col_order = *ret;
-		rc = quantised_packing_of(&part.source, plan->checkpoint, &form, plan->error);
-	}
-	if (rc < 0)
-		plan->rc = rc;
-	return !rc;
-}
-
-/* Down may have its columns in the order of their groups if gate and up have their rows in it, and so have no biases,
- * which would be in the file's. */
-static struct quantised_order plan_mlp_order(
-	struct plan *plan, const struct plan_recipe *gate_up, const struct plan_recipe *down)
-{
-	struct quantised_order order = {0};
-	struct plan_placement part;
-
-	if (!plan_find_order(plan, down, &order))
-		return (struct quantised_order){0};
-	for (uint32_t i = 0; i < gate_up->n_parts; i++)
-		if (!plan_find_part(plan, gate_up, i, &part) || !quantised_takes_row_order(&part.source))
-			return (struct quantised_order){0};
-	return order;
-}
-
+/* norm_has_order: only the MLP takes the norm. */
 static void plan_mlp(struct plan *plan, const struct model_config *c, uint32_t layer,
-	const char *prefix, uint32_t inner, struct model_layer *l)
+	const char *prefix, uint32_t inner, bool norm_has_order, struct model_layer *l)
 {
 	char gate[64], up[64], down[64];
 	const struct plan_part parts[] = {{gate, inner, 0}, {up, inner, 0}}, down_part = {down, c->hidden_size, 0};
@@ -337,8 +376,10 @@ static void plan_mlp(struct plan *plan, const struct model_config *c, uint32_t l
 	snprintf(up, sizeof(up), "%s.up_proj.weight", prefix);
 	snprintf(down, sizeof(down), "%s.down_proj.weight", prefix);
 	if (!c->mlp_bias)
-		gate_up_recipe.row_order = down_recipe.col_order = plan_mlp_order(plan, &gate_up_recipe, &down_recipe);
-	l->gate_up = plan_recipe(plan, &gate_up_recipe);
+		plan_order_inner(plan, &gate_up_recipe, &down_recipe);
+	if (norm_has_order)
+		plan_order_normed(plan, &gate_up_recipe);
+	l->gate_up = plan_recipe_in_order(plan, &gate_up_recipe, &l->post_order);
 	l->down = plan_recipe(plan, &down_recipe);
 	if (!c->mlp_bias)
 		return;
@@ -371,7 +412,7 @@ static void plan_experts(struct plan *plan, const struct model_config *c, uint32
 		&(struct plan_recipe){.layer = layer, .parts = &down, .n_parts = 1,
 			.n_experts = e->n, .cols = e->intermediate_size, .may_pack = true});
 	if (e->n_shared)
-		plan_mlp(plan, c, layer, "mlp.shared_experts", e->n_shared * e->intermediate_size, l);
+		plan_mlp(plan, c, layer, "mlp.shared_experts", e->n_shared * e->intermediate_size, false, l);
 }
 
 static void plan_layer(struct plan *plan, const struct model_config *c, uint32_t layer,
@@ -386,7 +427,7 @@ static void plan_layer(struct plan *plan, const struct model_config *c, uint32_t
 	if (model_layer_has_experts(c, layer))
 		plan_experts(plan, c, layer, l);
 	else
-		plan_mlp(plan, c, layer, "mlp", c->intermediate_size, l);
+		plan_mlp(plan, c, layer, "mlp", c->intermediate_size, true, l);
 }
 
 /* kind: PLAIN if the tensor is the embedding, too, which is not quantised. */
@@ -460,7 +501,7 @@ static void plan_draft(struct plan *plan, const struct model_config *c, struct m
 	}
 	plan_attention(plan, c, 0, l);
 	l->post_norm = plan_one(plan, 0, "post_attention_layernorm.weight", hidden, 0);
-	plan_mlp(plan, c, 0, "mlp", c->intermediate_size, l);
+	plan_mlp(plan, c, 0, "mlp", c->intermediate_size, true, l);
 	if (is_eagle3 && safetensors_find(plan->checkpoint, "d2t"))
 		model->d2t =
 			arena_take(&plan->arena, c->draft.vocab_size, sizeof(*model->d2t));

@@ -20,6 +20,7 @@ struct plan_placement {
 	enum dtype dtype;   /* in memory; E4M3 and U4: packed (kernels/packed.h) */
 	float *factors;     /* [rows] device, of a matrix packed without groups; else NULL */
 	uint32_t head_rows; /* rows of a head whose rows are pairs (safetensors.h); else 0 */
+	uint32_t *order;    /* [cols] device, which gets the order of a reordered matrix's columns; or NULL */
 	bool rounds;        /* a matrix, not quantised in the file, that is rounded to e4m3 at load (rounding.h) */
 };
 

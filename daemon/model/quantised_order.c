@@ -103,6 +103,21 @@ int quantised_order_read(const struct quantised_order *order, const struct safet
 		checkpoint->files[order->groups->file].path, order->groups->name);
 }
 
+int quantised_order_same(const struct quantised_order *a, const struct quantised_order *b,
+	const struct safetensors *checkpoint, bool *ret, struct model_error *error)
+{
+	CLEANUP(cleanup_free) uint32_t *columns = NULL;
+	CLEANUP(cleanup_free) uint32_t *others = NULL;
+	int rc = quantised_order_read(a, checkpoint, &columns, error);
+
+	if (!rc)
+		rc = quantised_order_read(b, checkpoint, &others, error);
+	if (rc)
+		return rc;
+	*ret = a->n == b->n && !memcmp(columns, others, a->n * sizeof(*columns));
+	return 0;
+}
+
 /* ---- data ---- */
 
 uint32_t quantised_n_lines(const struct quantised_source *source)

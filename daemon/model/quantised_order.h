@@ -5,8 +5,8 @@
 /*
  * Columns in the order of their stored groups, which packed weights need (GPTQ's desc_act).
  *
- * Columns that are sorted want the elements of x in the same order, at no cost if the product that makes x has its
- * rows in this order: those of gate and up for down. An ORDER lists the columns of the file, those of group 0 first,
+ * Columns that are sorted want the elements of x in the same order. Where a product makes x, its rows get this order:
+ * those of gate and up for down. Where a norm makes it, the norm writes it so (op_rms_norm). An ORDER lists the columns of the file, those of group 0 first,
  * and within a group as the file has them.
  */
 
@@ -20,6 +20,9 @@ int quantised_order_of(const struct quantised_source *source, const struct safet
 /* Can the rows of such a matrix be put into an order? */
 bool quantised_takes_row_order(const struct quantised_source *source);
 
+/* *ret: are the two the same? 0, or -errno with a sentence. */
+int quantised_order_same(const struct quantised_order *a, const struct quantised_order *b,
+	const struct safetensors *checkpoint, bool *ret, struct model_error *error);
 /* The order itself, from malloc: (*ret)[order->n]. 0, or -errno with a sentence: the file has changed since. */
 int quantised_order_read(const struct quantised_order *order, const struct safetensors *checkpoint, uint32_t **ret,
 	struct model_error *error);

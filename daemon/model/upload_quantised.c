@@ -60,12 +60,17 @@ static int upload_begin_packed(
 {
 	const size_t bytes = p->source.rows * sizeof(*p->factors);
 	CLEANUP(cleanup_free) float *factors = NULL;
-	int rc;
+	int rc = 0;
 
 	/* the plan found none */
 	if (sides->groups)
 		return model_fail(upload->error, -EINVAL, "%s: tensor \"%.128s\" has changed while it was read",
 			p->source.path, p->source.sides[QUANTISED_GROUPS]->name);
+	if (p->order)
+		rc = upload->device->ops->copy(
+			upload->device, p->order, sides->cols, p->source.cols * sizeof(*p->order));
+	if (rc)
+		return upload_failed(upload, rc);
 	if (!p->factors)
 		return 0;
 	factors = malloc(bytes);

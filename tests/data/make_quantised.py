@@ -37,6 +37,8 @@ EVEN_EXPERTS = maker.LATENT | dict(hidden_size=128, num_hidden_layers=1, vocab_s
                                    q_lora_rank=None, qk_nope_head_dim=8, v_head_dim=32, n_routed_experts=3,
                                    num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=128,
                                    first_k_dense_replace=0)
+# With two groups of columns and more in each matrix but o.
+GROUPS = EVEN | dict(hidden_size=256, intermediate_size=384, head_dim=32, vocab_size=40)
 GROUP = 16
 # Of the largest logit; the tests allow devices with bf16 activations more than twice as much.
 ROUNDING = 0.02
@@ -92,6 +94,8 @@ CASES = {
                      modules_to_not_convert=None)),
     "fp8-blocks-experts-128": (DeepseekV2Config, EVEN_EXPERTS, fp8((128, 128), "weight_scale_inv", F32),
                                fp8_config(weight_block_size=[128, 128])),
+    "gptq-order-256": (LlamaConfig, GROUPS, gptq(128, False, True, 1),
+                       gptq_config(128, desc_act=True, sym=False)),
 }
 
 

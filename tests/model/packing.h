@@ -25,15 +25,18 @@ static inline int packing_info(struct device *device, struct device_info *ret)
 }
 
 /* To be loaded onto alone: the ops need not take packed weights. */
-static inline struct device *packing_open(void)
+static inline struct device *packing_hook(struct device *device)
 {
-	struct device *device = test_device_open(0);
-
 	packing.ops = *device->ops;
 	packing.info = packing.ops.info;
 	packing.ops.info = packing_info;
 	device->ops = &packing.ops;
 	return device;
+}
+
+static inline struct device *packing_open(void)
+{
+	return packing_hook(test_device_open(0));
 }
 
 struct packing {

@@ -184,6 +184,7 @@ static struct checkpoint checkpoints[] = {
 	CHECKPOINT("gptq-order-128"),
 	CHECKPOINT("awq-128"),
 	LATENT("fp8-blocks-experts-128"),
+	CHECKPOINT("gptq-order-256"),
 	GGUF("llama"),
 	GGUF("llama-bias"),
 	GGUF("qwen2"),

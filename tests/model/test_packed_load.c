@@ -78,6 +78,7 @@ static const struct expected {
 	{"gptq-128", "qkv:u4 o:u4 gate_up:u4 down:u4 ", "int4 (gptq) in groups of 128, kept packed"},
 	/* matrices of 128 columns have one group, whatever the order; down has two */
 	{"gptq-order-128", "qkv:u4 o:u4 gate_up:u4 down:u4 ", "int4 (gptq) in groups of 128, kept packed", true},
+	{"gptq-order-256", "qkv:u4 o:u4 gate_up:u4 down:u4 ", "int4 (gptq) in groups of 128, kept packed", true},
 	{"awq-128", "qkv:u4 o:u4 gate_up:u4 down:u4 ", "int4 (awq) in groups of 128, kept packed"},
 	/* columns or groups in no multiples of 128 */
 	{"fp8-blocks", "", "fp8 in blocks of 128 x 128, " WIDENED},
@@ -178,6 +179,11 @@ static void test_memory_is_that_of_units_and_factors(void **state)
 		less += aligned((uint64_t)w->rows * w->cols * dtype_bytes(pairs[i].wide->dtype));
 		more += aligned(units * (w->dtype == DTYPE_U4 ? 544 : w->factors ? 1024 : 1056));
 		more += w->factors ? aligned(w->rows * 4) : 0;
+	}
+	for (uint32_t layer = 0; layer < p->config.n_layers; layer++) {
+		const struct model_layer *l = &p->packed->layers[layer];
+
+		more += ((l->input_order != NULL) + (l->post_order != NULL)) * aligned(p->config.hidden_size * 4);
 	}
 	assert_int_equal(p->packed->weights_bytes, p->wide->weights_bytes - less + more);
 	packing.packs = true;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 
-/* Matrices of 4 bits whose columns are not in the order of their groups, on a device that packs weights: down's columns
- * are sorted, and the rows of gate and up follow. */
+/* Matrices of 4 bits whose columns are not in the order of their groups, on a device that packs weights: the columns are
+ * sorted; what makes their x, a norm or the rows of gate and up, follows. */
 
 #include "tests/model/packing.h"
 #include "tests/model/writing.h"
@@ -18,11 +18,13 @@ struct form {
 	const char *more;         /* fields of config.json beside it */
 	void (*add)(struct writing *w, const char *module, uint32_t rows, uint32_t cols);
 	bool orders_down, orders_inputs; /* are the columns of down, and of all others, in another order? */
+	bool differs;                    /* are those of k in another order than those of q and v? */
 	bool is_uneven;                  /* a group of down's has one column more, another one less */
 	bool has_bias;
 };
 
 static const struct form *form_now;
+static bool is_other; /* the matrix that differs is being written */
 
 /* ---- a file ---- */
 
@@ -36,7 +38,7 @@ static uint32_t group_of(const struct form *form, uint32_t cols, uint32_t k)
 {
 	if (form->is_uneven && cols == INNER && k == 0)
 		return 1;
-	return k * step_of(form, cols) % cols / GROUP;
+	return k * (is_other ? 7 : step_of(form, cols)) % cols / GROUP;
 }
 
 static void *add(struct writing *w, const char *module, const char *part, const char *dtype, uint32_t rows,
@@ -105,6 +107,8 @@ static void add_integers(struct writing *w, const char *module, uint32_t rows, u
 
 static const struct form gptq = {.quantisation = GPTQ, .add = add_gptq, .orders_down = true, .orders_inputs = true};
 static const struct form gptq_down = {.quantisation = GPTQ, .add = add_gptq, .orders_down = true};
+static const struct form gptq_differs = {
+	.quantisation = GPTQ, .add = add_gptq, .orders_down = true, .orders_inputs = true, .differs = true};
 static const struct form gptq_uneven = {
 	.quantisation = GPTQ, .add = add_gptq, .orders_down = true, .is_uneven = true};
 static const struct form gptq_bias = {
@@ -135,8 +139,10 @@ static void write_model(const struct scratch *scratch, const struct form *form)
 		writing_add_zeros(&w, norms[i], HIDDEN, 0);
 	for (size_t i = 0; i < ARRAY_SIZE(squares); i++) {
 		snprintf(text, sizeof(text), LAYER "self_attn.%s", squares[i]);
+		is_other = form->differs && i == 1;
 		form->add(&w, text, HIDDEN, HIDDEN);
 	}
+	is_other = false;
 	if (form->has_bias)
 		add_biases(&w);
 	form->add(&w, LAYER "mlp.gate_proj", INNER, HIDDEN);
@@ -214,18 +220,34 @@ static bool is_packed(const struct weight *w)
 	return w->dtype == DTYPE_U4;
 }
 
-/* Down is packed with its columns in the order of their groups, and gate and up have their rows in it. */
+/* The norm that makes x for qkv or gate_up writes it in `want`; NULL: in the hidden state's order. */
+static void assert_norm_order(const struct packing *p, const uint32_t *have, const uint32_t *want)
+{
+	uint32_t *order;
+
+	assert_true(!have == !want);
+	if (!have)
+		return;
+	order = test_fetch(p->device, have, HIDDEN * sizeof(*order));
+	assert_memory_equal(order, want, HIDDEN * sizeof(*order));
+	free(order);
+}
+
+/* Down, gate and up are packed with their columns in the order of their groups, and gate and up have their rows in
+ * that of down's. */
 static void check_ordered(void **state, const struct form *form)
 {
 	struct packing p = load_form(state, form);
 	const struct model_layer *have = &p.packed->layers[0], *want = &p.wide->layers[0];
-	uint32_t order[INNER];
+	uint32_t inner[INNER], hidden[HIDDEN];
+	const uint32_t *inputs = form->orders_inputs ? hidden : NULL;
 
-	order_of(form, INNER, order);
-	assert_true(is_packed(&have->down));
-	assert_ordered(&p, &have->down, &want->down, HIDDEN, NULL, order);
-	assert_int_equal(is_packed(&have->gate_up), !form->orders_inputs);
-	assert_ordered(&p, &have->gate_up, &want->gate_up, INNER, order, NULL);
+	order_of(form, INNER, inner);
+	order_of(form, HIDDEN, hidden);
+	assert_true(is_packed(&have->down) && is_packed(&have->gate_up));
+	assert_ordered(&p, &have->down, &want->down, HIDDEN, NULL, inner);
+	assert_ordered(&p, &have->gate_up, &want->gate_up, INNER, inner, inputs);
+	assert_norm_order(&p, have->post_order, inputs);
 	packing_unload(&p);
 }
 
@@ -241,20 +263,62 @@ static void check_unordered(void **state, const struct form *form)
 	packing_unload(&p);
 }
 
-static void test_gptq_down_is_packed_in_the_order_of_its_groups(void **state)
+static void test_gptq_mlp_is_packed_in_the_order_of_groups(void **state)
 {
 	check_ordered(state, &gptq);
 }
 
-static void test_compressed_down_is_packed_in_the_order_of_its_groups(void **state)
+static void test_compressed_mlp_is_packed_in_the_order_of_groups(void **state)
 {
 	check_ordered(state, &integers);
 }
 
-static void test_gate_and_up_that_are_packed_follow_down(void **state)
+static void test_gate_and_up_in_order_follow_down(void **state)
 {
 	check_ordered(state, &gptq_down);
 	check_ordered(state, &integers_down);
+}
+
+static void check_qkv(void **state, const struct form *form)
+{
+	struct packing p = load_form(state, form);
+	const struct model_layer *have = &p.packed->layers[0], *want = &p.wide->layers[0];
+	uint32_t hidden[HIDDEN];
+
+	order_of(form, HIDDEN, hidden);
+	assert_true(is_packed(&have->qkv));
+	assert_ordered(&p, &have->qkv, &want->qkv, 3 * HIDDEN, NULL, hidden);
+	assert_norm_order(&p, have->input_order, hidden);
+	packing_unload(&p);
+}
+
+static void test_qkv_are_packed_in_the_order_of_their_groups(void **state)
+{
+	check_qkv(state, &gptq);
+	check_qkv(state, &integers);
+}
+
+/* They share x. */
+static void test_qkv_of_two_orders_are_widened(void **state)
+{
+	struct packing p = load_form(state, &gptq_differs);
+	const struct model_layer *have = &p.packed->layers[0], *want = &p.wide->layers[0];
+
+	assert_false(is_packed(&have->qkv));
+	assert_norm_order(&p, have->input_order, NULL);
+	assert_same_weight(&p, &have->qkv, &want->qkv, "qkv");
+	packing_unload(&p);
+}
+
+/* Heads make its x, and have rows in no other order. */
+static void test_o_is_widened(void **state)
+{
+	struct packing p = load_form(state, &gptq);
+	const struct model_layer *have = &p.packed->layers[0], *want = &p.wide->layers[0];
+
+	assert_false(is_packed(&have->o));
+	assert_same_weight(&p, &have->o, &want->o, "o");
+	packing_unload(&p);
 }
 
 static void test_down_whose_groups_are_not_of_one_size_is_widened(void **state)
@@ -312,9 +376,12 @@ static void test_order_that_changes_behind_the_placing_is_named(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		scratch_test(test_gptq_down_is_packed_in_the_order_of_its_groups),
-		scratch_test(test_compressed_down_is_packed_in_the_order_of_its_groups),
-		scratch_test(test_gate_and_up_that_are_packed_follow_down),
+		scratch_test(test_gptq_mlp_is_packed_in_the_order_of_groups),
+		scratch_test(test_compressed_mlp_is_packed_in_the_order_of_groups),
+		scratch_test(test_gate_and_up_in_order_follow_down),
+		scratch_test(test_qkv_are_packed_in_the_order_of_their_groups),
+		scratch_test(test_qkv_of_two_orders_are_widened),
+		scratch_test(test_o_is_widened),
 		scratch_test(test_down_whose_groups_are_not_of_one_size_is_widened),
 		scratch_test(test_down_of_an_mlp_with_biases_is_widened),
 		scratch_test(test_order_that_changes_behind_the_placing_is_named),
