@@ -40,7 +40,7 @@ static void hf_compressed_check_inputs(const struct field_object *group)
 		hf_rules_check(&inputs, rules, N_RULES(rules));
 }
 
-static void hf_compressed_parse_float(const struct field_object *weights, struct quantisation *ret)
+static void hf_compressed_parse_float(const struct field_object *weights, struct quantisation_scheme *ret)
 {
 	static const struct hf_rule rules[] = {
 		{"num_bits", "8", true},
@@ -66,7 +66,7 @@ static void hf_compressed_parse_float(const struct field_object *weights, struct
 		ret->block_rows = !strcmp(strategy, "channel");
 }
 
-static void hf_compressed_parse_packed(const struct field_object *weights, struct quantisation *ret)
+static void hf_compressed_parse_packed(const struct field_object *weights, struct quantisation_scheme *ret)
 {
 	static const struct hf_rule rules[] = {
 		{"num_bits", "4", true},
@@ -100,7 +100,7 @@ static void hf_compressed_parse_packed(const struct field_object *weights, struc
 }
 
 static void hf_compressed_parse_group(const struct field_object *groups, const char *name,
-	const char *format, struct quantisation *ret)
+	const char *format, struct quantisation_scheme *ret)
 {
 	static const struct hf_rule rules[] = {
 		{"targets", NULL, true},
@@ -125,9 +125,9 @@ static void hf_compressed_parse_group(const struct field_object *groups, const c
 		hf_compressed_parse_packed(&weights, ret);
 	else
 		hf_compressed_parse_float(&weights, ret);
-	hf_rules_modules(&group, "targets", &ret->targets);
 	ret->targets.exact = true;
-	ret->targets_all = modules_match(&ret->targets, "Linear", NULL) == MODULES_YES;
+	hf_rules_modules(&group, "targets", &ret->targets);
+	ret->targets_all = modules_match_kind(&ret->targets, false, "Linear", NULL) == MODULES_YES;
 }
 
 /* It has to leave the weights dense. */
@@ -170,7 +170,8 @@ void hf_compressed_parse(const struct field_object *object, struct quantisation 
 			json_object_size(groups.json));
 		return;
 	}
-	hf_compressed_parse_group(&groups, name, field_string(object, "format", ""), ret);
+	hf_compressed_parse_group(
+		&groups, name, field_string(object, "format", ""), &ret->schemes[ret->n_schemes++]);
 	ret->excluded_key = "ignore";
 	ret->excluded.exact = true;
 	hf_rules_modules(object, "ignore", &ret->excluded);

@@ -58,7 +58,6 @@ static void hf_quantisation_parse_excluded(
 {
 	static const char *const keys[] = {"modules_to_not_convert", "ignored_layers"};
 
-	ret->targets_all = true;
 	ret->excluded_key = keys[0];
 	for (size_t i = 0; i < 2; i++) {
 		if (field_state(object, keys[i]) != FIELD_THERE)
@@ -66,6 +65,16 @@ static void hf_quantisation_parse_excluded(
 		ret->excluded_key = keys[i];
 		hf_rules_modules(object, keys[i], &ret->excluded);
 	}
+}
+
+/* One for all linear modules. */
+static struct quantisation_scheme *hf_quantisation_scheme(
+	struct quantisation *ret, enum quantisation_method method, uint32_t block_rows)
+{
+	struct quantisation_scheme *scheme = &ret->schemes[ret->n_schemes++];
+
+	*scheme = (struct quantisation_scheme){.method = method, .block_rows = block_rows, .targets_all = true};
+	return scheme;
 }
 
 static void hf_quantisation_parse_fp8(const struct field_object *object, struct quantisation *ret)
@@ -81,10 +90,11 @@ static void hf_quantisation_parse_fp8(const struct field_object *object, struct 
 		{"kv_cache_scheme", NULL, false},
 	};
 
+	struct quantisation_scheme *scheme = hf_quantisation_scheme(ret, QUANTISATION_FP8, 0);
+
 	hf_rules_check(object, rules, sizeof(rules) / sizeof(rules[0]));
-	ret->method = QUANTISATION_FP8;
 	if (field_state(object, "weight_block_size") == FIELD_THERE)
-		hf_rules_block(object, "weight_block_size", &ret->block_rows, &ret->block_cols);
+		hf_rules_block(object, "weight_block_size", &scheme->block_rows, &scheme->block_cols);
 	hf_quantisation_parse_excluded(object, ret);
 }
 
@@ -129,17 +139,15 @@ static void hf_quantisation_parse_gptq(const struct field_object *object, struct
 		{"exllama_config", NULL, false},
 		{"disable_exllama", NULL, false},
 	};
+	struct quantisation_scheme *scheme = hf_quantisation_scheme(ret, QUANTISATION_GPTQ, 1);
 	const char *format;
 
 	hf_rules_check(object, rules, sizeof(rules) / sizeof(rules[0]));
 	format = field_string(object, "format", "gptq");
 	format = field_string(object, "checkpoint_format", format);
-	ret->method = QUANTISATION_GPTQ;
-	ret->block_rows = 1;
-	ret->block_cols = hf_rules_group(object, "group_size");
-	ret->needs_groups = field_bool(object, "desc_act", false);
-	ret->zeros_less_one = strcmp(format, "gptq_v2");
-	ret->targets_all = true;
+	scheme->block_cols = hf_rules_group(object, "group_size");
+	scheme->needs_groups = field_bool(object, "desc_act", false);
+	scheme->zeros_less_one = strcmp(format, "gptq_v2");
 }
 
 static void hf_quantisation_parse_awq(const struct field_object *object, struct quantisation *ret)
@@ -158,11 +166,10 @@ static void hf_quantisation_parse_awq(const struct field_object *object, struct 
 		{"modules_to_fuse", NULL, false},
 		{"exllama_config", NULL, false},
 	};
+	struct quantisation_scheme *scheme = hf_quantisation_scheme(ret, QUANTISATION_AWQ, 1);
 
 	hf_rules_check(object, rules, sizeof(rules) / sizeof(rules[0]));
-	ret->method = QUANTISATION_AWQ;
-	ret->block_rows = 1;
-	ret->block_cols = hf_rules_group(object, "group_size");
+	scheme->block_cols = hf_rules_group(object, "group_size");
 	hf_quantisation_parse_excluded(object, ret);
 }
 

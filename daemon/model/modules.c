@@ -127,8 +127,19 @@ static enum modules_match modules_match_name(const char *text, const char *modul
 	return best;
 }
 
-enum modules_match modules_match(
-	const struct modules *modules, const char *module, const char **ret_text)
+static enum modules_match modules_match_entry(struct modules_entry *entry, const char *module, bool exact)
+{
+	enum modules_match match;
+
+	if (!entry->pattern)
+		return modules_match_name(entry->text, module, exact);
+	match = entry->exceeded ? MODULES_MAYBE : modules_match_pattern(entry->pattern, module);
+	entry->exceeded = match == MODULES_MAYBE;
+	return match;
+}
+
+enum modules_match modules_match_kind(
+	const struct modules *modules, bool patterns, const char *module, const char **ret_text)
 {
 	enum modules_match best = MODULES_NO;
 
@@ -136,11 +147,9 @@ enum modules_match modules_match(
 		struct modules_entry *entry = &modules->entries[i];
 		enum modules_match match;
 
-		if (entry->pattern)
-			match = entry->exceeded ? MODULES_MAYBE : modules_match_pattern(entry->pattern, module);
-		else
-			match = modules_match_name(entry->text, module, modules->exact);
-		entry->exceeded = entry->pattern && match == MODULES_MAYBE;
+		if ((entry->pattern != NULL) != patterns)
+			continue;
+		match = modules_match_entry(entry, module, modules->exact);
 		if (match <= best)
 			continue;
 		best = match;
@@ -148,4 +157,19 @@ enum modules_match modules_match(
 			*ret_text = entry->text;
 	}
 	return best;
+}
+
+enum modules_match modules_match(
+	const struct modules *modules, const char *module, const char **ret_text)
+{
+	const char *text = NULL;
+	enum modules_match name = modules_match_kind(modules, false, module, ret_text);
+	enum modules_match pattern =
+		name == MODULES_YES ? MODULES_NO : modules_match_kind(modules, true, module, &text);
+
+	if (pattern <= name)
+		return name;
+	if (ret_text)
+		*ret_text = text;
+	return pattern;
 }

@@ -33,5 +33,8 @@ enum modules_match { MODULES_NO, MODULES_MAYBE, MODULES_YES };
 /* *ret_text, unless NULL: the entry that matches best. */
 enum modules_match modules_match(
 	const struct modules *modules, const char *module, const char **ret_text);
+/* Of the entries that are patterns, or of those that are names. */
+enum modules_match modules_match_kind(
+	const struct modules *modules, bool patterns, const char *module, const char **ret_text);
 
 #endif

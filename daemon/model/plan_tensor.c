@@ -108,6 +108,23 @@ static void plan_tensor_check_rule(struct plan *plan, const struct plan_want *wa
 		plan_tensor_fail(plan, -EINVAL, plan_tensor_place(plan), data, " is missing");
 }
 
+/* By the module's scheme, or by any if none targets it: that is a contradiction, to be named. */
+static int plan_tensor_find_quantised(struct plan *plan, const struct plan_want *want, const char *module,
+	struct quantised_source *ret, char ret_data[QUANTISED_NAME_MAX])
+{
+	const struct quantisation *q = plan->quantisation;
+	const struct quantisation_scheme *own = quantisation_scheme_of(q, module);
+	int rc = 0;
+
+	if (own)
+		return quantised_find(
+			plan->checkpoint, own, module, want->rows, want->cols, ret, ret_data, plan->error);
+	for (uint32_t i = 0; i < q->n_schemes && !rc && !ret->format; i++)
+		rc = quantised_find(plan->checkpoint, &q->schemes[i], module, want->rows, want->cols, ret, ret_data,
+			plan->error);
+	return rc;
+}
+
 /* A head is converted whole. */
 static void plan_tensor_check_head(struct plan *plan, const struct plan_want *want, uint32_t head_rows)
 {
@@ -120,15 +137,14 @@ static void plan_tensor_check_head(struct plan *plan, const struct plan_want *wa
 
 bool plan_tensor_find(struct plan *plan, const struct plan_want *want, struct plan_placement *ret)
 {
-	char module[96], data[QUANTISED_NAME_MAX];
+	char module[96], data[QUANTISED_NAME_MAX] = "";
 	int rc;
 
 	ret->source = (struct quantised_source){0};
 	if (plan->rc)
 		return false;
 	if (plan->quantisation && plan_tensor_module(want, module)) {
-		rc = quantised_find(plan->checkpoint, plan->quantisation, module, want->rows,
-			want->cols, &ret->source, data, plan->error);
+		rc = plan_tensor_find_quantised(plan, want, module, &ret->source, data);
 		if (rc) {
 			plan->rc = rc;
 			return false;

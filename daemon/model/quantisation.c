@@ -3,6 +3,24 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+const struct quantisation_scheme *quantisation_scheme_of(
+	const struct quantisation *quantisation, const char *module)
+{
+	for (int patterns = 0; patterns < 2; patterns++) {
+		for (uint32_t i = 0; i < quantisation->n_schemes; i++) {
+			const struct quantisation_scheme *scheme = &quantisation->schemes[i];
+
+			if (modules_match_kind(&scheme->targets, patterns, module, NULL) == MODULES_YES)
+				return scheme;
+		}
+	}
+	for (uint32_t i = 0; i < quantisation->n_schemes; i++)
+		if (quantisation->schemes[i].targets_all)
+			return &quantisation->schemes[i];
+	return NULL;
+}
 
 enum quantisation_rule quantisation_rule_of(const struct quantisation *quantisation,
 	const char *module, char ret_why[QUANTISATION_WHY_MAX])
@@ -16,8 +34,7 @@ enum quantisation_rule quantisation_rule_of(const struct quantisation *quantisat
 			text);
 		return QUANTISATION_NEVER;
 	}
-	if (!quantisation->targets_all &&
-		modules_match(&quantisation->targets, module, NULL) != MODULES_YES) {
+	if (!quantisation_scheme_of(quantisation, module)) {
 		snprintf(ret_why, QUANTISATION_WHY_MAX,
 			"quantization_config.config_groups has no target that names it");
 		return QUANTISATION_NEVER;
@@ -25,7 +42,7 @@ enum quantisation_rule quantisation_rule_of(const struct quantisation *quantisat
 	return excluded == MODULES_MAYBE ? QUANTISATION_MAYBE : QUANTISATION_ALWAYS;
 }
 
-void quantisation_describe(const struct quantisation *quantisation, char ret[QUANTISATION_TEXT_MAX])
+static void quantisation_describe_scheme(const struct quantisation_scheme *scheme, char *ret, size_t n)
 {
 	static const char *const names[] = {
 		[QUANTISATION_FP8] = "fp8",
@@ -33,18 +50,30 @@ void quantisation_describe(const struct quantisation *quantisation, char ret[QUA
 		[QUANTISATION_GPTQ] = "int4 (gptq)",
 		[QUANTISATION_AWQ] = "int4 (awq)",
 	};
-	const char *name = names[quantisation->method];
+	const char *name = names[scheme->method];
 
-	if (quantisation->block_rows > 1)
-		snprintf(ret, QUANTISATION_TEXT_MAX, "%s in blocks of %u x %u", name,
-			quantisation->block_rows, quantisation->block_cols);
-	else if (!quantisation->block_rows)
-		snprintf(ret, QUANTISATION_TEXT_MAX, "%s with a factor a tensor", name);
-	else if (!quantisation->block_cols)
-		snprintf(ret, QUANTISATION_TEXT_MAX, "%s with a factor a row", name);
+	if (scheme->block_rows > 1)
+		snprintf(ret, n, "%s in blocks of %u x %u", name, scheme->block_rows, scheme->block_cols);
+	else if (!scheme->block_rows)
+		snprintf(ret, n, "%s with a factor a tensor", name);
+	else if (!scheme->block_cols)
+		snprintf(ret, n, "%s with a factor a row", name);
 	else
-		snprintf(ret, QUANTISATION_TEXT_MAX, "%s in groups of %u", name,
-			quantisation->block_cols);
+		snprintf(ret, n, "%s in groups of %u", name, scheme->block_cols);
+}
+
+void quantisation_describe(const struct quantisation *quantisation, char ret[QUANTISATION_TEXT_MAX])
+{
+	size_t length = 0;
+	char text[64];
+
+	*ret = 0;
+	for (uint32_t i = 0; i < quantisation->n_schemes && length < QUANTISATION_TEXT_MAX; i++) {
+		quantisation_describe_scheme(&quantisation->schemes[i], text, sizeof(text));
+		if (!strstr(ret, text))
+			length += (size_t)snprintf(ret + length, QUANTISATION_TEXT_MAX - length, "%s%s",
+				length ? " and " : "", text);
+	}
 }
 
 void quantisation_free(struct quantisation *quantisation)
@@ -52,6 +81,7 @@ void quantisation_free(struct quantisation *quantisation)
 	if (!quantisation)
 		return;
 	modules_deinit(&quantisation->excluded);
-	modules_deinit(&quantisation->targets);
+	for (uint32_t i = 0; i < quantisation->n_schemes; i++)
+		modules_deinit(&quantisation->schemes[i].targets);
 	free(quantisation);
 }

@@ -14,7 +14,7 @@
 /* A module under examination. */
 struct quantised_search {
 	const struct safetensors *checkpoint;
-	const struct quantisation *quantisation;
+	const struct quantisation_scheme *scheme;
 	const char *module;
 	struct quantised_source *source;
 	struct model_error *error;
@@ -105,7 +105,7 @@ static int quantised_find_factors(struct quantised_search *search)
 		return quantised_refuse(search, tensor, -ENOTSUP,
 			"dtype %s is not one of F32, BF16, F16", tensor->dtype_name);
 	/* one factor is [1] or a scalar */
-	if (!search->quantisation->block_rows)
+	if (!search->scheme->block_rows)
 		want = (struct quantised_shape){tensor->n_dims ? 1 : 0, {1}};
 	return quantised_check_shape(search, tensor, &want);
 }
@@ -130,12 +130,12 @@ static int quantised_find_zeros(struct quantised_search *search)
 	const struct quantised_shape want = quantised_shape_of(
 		source, quantised_divide_up(source->rows, 8), quantised_n_groups(source));
 
-	if (!tensor && search->quantisation->symmetric)
+	if (!tensor && search->scheme->symmetric)
 		return 0;
 	if (!tensor)
 		return model_fail(
 			search->error, -EINVAL, "%s: tensor \"%s\" is missing", source->path, name);
-	if (search->quantisation->symmetric)
+	if (search->scheme->symmetric)
 		return quantised_refuse(search, tensor, -EINVAL,
 			"is there, but the configuration says that weights are symmetric");
 	source->sides[QUANTISED_ZEROS] = tensor;
@@ -151,7 +151,7 @@ static int quantised_find_groups(struct quantised_search *search)
 		quantised_tensor(search, source->format->groups, name);
 	const struct quantised_shape want = {1, {source->cols}};
 
-	if (!tensor && search->quantisation->needs_groups)
+	if (!tensor && search->scheme->needs_groups)
 		return model_fail(
 			search->error, -EINVAL, "%s: tensor \"%s\" is missing", source->path, name);
 	if (!tensor)
@@ -176,20 +176,20 @@ static int quantised_find_data(struct quantised_search *search)
 	return quantised_check_shape(search, source->data, &want);
 }
 
-int quantised_find(const struct safetensors *checkpoint, const struct quantisation *quantisation,
+int quantised_find(const struct safetensors *checkpoint, const struct quantisation_scheme *scheme,
 	const char *module, uint32_t rows, uint32_t cols, struct quantised_source *ret,
 	char ret_name[QUANTISED_NAME_MAX], struct model_error *error)
 {
-	const struct quantised_format *format = quantised_format_of(quantisation->method);
+	const struct quantised_format *format = quantised_format_of(scheme->method);
 	struct quantised_source source = {
 		.format = format,
 		.rows = rows,
 		.cols = cols,
-		.block_rows = quantisation->block_rows ? quantisation->block_rows : rows,
-		.block_cols = quantisation->block_cols ? quantisation->block_cols : cols,
-		.zeros_less_one = quantisation->zeros_less_one,
+		.block_rows = scheme->block_rows ? scheme->block_rows : rows,
+		.block_cols = scheme->block_cols ? scheme->block_cols : cols,
+		.zeros_less_one = scheme->zeros_less_one,
 	};
-	struct quantised_search search = {checkpoint, quantisation, module, &source, error};
+	struct quantised_search search = {checkpoint, scheme, module, &source, error};
 	char name[QUANTISED_NAME_MAX];
 	int rc;
 

@@ -62,7 +62,7 @@ struct quantised_sides {
  * dtype or shape. *ret_name: the name that the data has, for the sentence of a caller that needs
  * it. */
 #define QUANTISED_NAME_MAX 128
-int quantised_find(const struct safetensors *checkpoint, const struct quantisation *quantisation,
+int quantised_find(const struct safetensors *checkpoint, const struct quantisation_scheme *scheme,
 	const char *module, uint32_t rows, uint32_t cols, struct quantised_source *ret,
 	char ret_name[QUANTISED_NAME_MAX], struct model_error *error);
 

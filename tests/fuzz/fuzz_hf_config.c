@@ -72,8 +72,11 @@ static void check_quantisation(const struct quantisation *q)
 
 	if (!q)
 		return;
-	if (q->block_rows > HF_WIDTH_MAX || q->block_cols > HF_WIDTH_MAX)
+	if (!q->n_schemes || q->n_schemes > QUANTISATION_SCHEMES_MAX)
 		abort();
+	for (uint32_t i = 0; i < q->n_schemes; i++)
+		if (q->schemes[i].block_rows > HF_WIDTH_MAX || q->schemes[i].block_cols > HF_WIDTH_MAX)
+			abort();
 	quantisation_describe(q, text);
 	if (!*text)
 		abort();

@@ -29,4 +29,13 @@ static inline const struct quantisation *quantisation_of(const char *text)
 	return quantisation;
 }
 
+/* The only one. */
+static inline const struct quantisation_scheme *scheme_of(const char *text)
+{
+	const struct quantisation *quantisation = quantisation_of(text);
+
+	assert_int_equal(quantisation->n_schemes, 1);
+	return &quantisation->schemes[0];
+}
+
 #endif

@@ -51,7 +51,7 @@ static inline void file_write(const struct quantised_file *file, const struct sc
 
 /* The matrix [rows, cols] of the file, `step` rows at a time: 0, or why not. */
 static inline int file_widen(const struct quantised_file *file, const struct scratch *scratch,
-	const struct quantisation *quantisation, uint32_t rows, uint32_t cols, uint32_t step,
+	const struct quantisation_scheme *scheme, uint32_t rows, uint32_t cols, uint32_t step,
 	float *ret, struct model_error *error)
 {
 	struct safetensors checkpoint;
@@ -62,7 +62,7 @@ static inline int file_widen(const struct quantised_file *file, const struct scr
 
 	file_write(file, scratch);
 	assert_int_equal(safetensors_open(scratch->directory, &checkpoint, error), 0);
-	rc = quantised_find(&checkpoint, quantisation, "m", rows, cols, &source, name, error);
+	rc = quantised_find(&checkpoint, scheme, "m", rows, cols, &source, name, error);
 	if (!rc) {
 		assert_non_null(source.format);
 		rc = quantised_sides_read(&source, &checkpoint, &sides, error);
@@ -86,7 +86,7 @@ static inline int file_widen(const struct quantised_file *file, const struct scr
 }
 
 static inline void assert_widens(const struct quantised_file *file, const struct scratch *scratch,
-	const struct quantisation *quantisation, uint32_t rows, uint32_t cols, const float *want)
+	const struct quantisation_scheme *scheme, uint32_t rows, uint32_t cols, const float *want)
 {
 	struct model_error error = {""};
 	float have[512];
@@ -94,7 +94,7 @@ static inline void assert_widens(const struct quantised_file *file, const struct
 	assert_true((size_t)rows * cols <= ARRAY_SIZE(have));
 	for (uint32_t step = 1; step <= rows; step += rows > 1 ? rows - 1 : 1) {
 		memset(have, 0xff, sizeof(have));
-		if (file_widen(file, scratch, quantisation, rows, cols, step, have, &error))
+		if (file_widen(file, scratch, scheme, rows, cols, step, have, &error))
 			fail_msg("%s", error.text);
 		for (uint32_t i = 0; i < rows * cols; i++) {
 			if (have[i] != want[i])
@@ -105,14 +105,14 @@ static inline void assert_widens(const struct quantised_file *file, const struct
 }
 
 static inline void assert_refused(const struct quantised_file *file, const struct scratch *scratch,
-	const struct quantisation *quantisation, uint32_t rows, uint32_t cols, int want,
+	const struct quantisation_scheme *scheme, uint32_t rows, uint32_t cols, int want,
 	const char *words)
 {
 	struct model_error error = {""};
 	float have[512];
 
 	assert_int_equal(
-		file_widen(file, scratch, quantisation, rows, cols, rows, have, &error), want);
+		file_widen(file, scratch, scheme, rows, cols, rows, have, &error), want);
 	assert_contains(error.text, scratch->directory);
 	assert_contains(error.text, words);
 }

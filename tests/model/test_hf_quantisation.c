@@ -16,8 +16,8 @@ static void assert_described(const char *text, const char *want)
 
 static void test_fp8_has_blocks_of_the_size_given(void **state)
 {
-	const struct quantisation *q =
-		quantisation_of(FP8(",\"fmt\":\"e4m3\",\"weight_block_size\":[128,64]"));
+	const struct quantisation_scheme *q =
+		scheme_of(FP8(",\"fmt\":\"e4m3\",\"weight_block_size\":[128,64]"));
 
 	assert_int_equal(q->method, QUANTISATION_FP8);
 	assert_int_equal(q->block_rows, 128);
@@ -27,7 +27,7 @@ static void test_fp8_has_blocks_of_the_size_given(void **state)
 
 static void test_fp8_without_a_block_size_has_a_factor_a_tensor(void **state)
 {
-	assert_int_equal(quantisation_of(FP8(""))->block_rows, 0);
+	assert_int_equal(scheme_of(FP8(""))->block_rows, 0);
 	assert_described(FP8(",\"weight_block_size\":null"), "fp8 with a factor a tensor");
 }
 
@@ -61,16 +61,16 @@ static void test_strategies_of_packed_integers_are_factors(void **state)
 
 static void test_packed_integers_are_symmetric_unless_it_says_otherwise(void **state)
 {
-	assert_true(quantisation_of(INTS("\"channel\""))->symmetric);
-	assert_false(quantisation_of(INTS("\"channel\",\"symmetric\":false"))->symmetric);
+	assert_true(scheme_of(INTS("\"channel\""))->symmetric);
+	assert_false(scheme_of(INTS("\"channel\",\"symmetric\":false"))->symmetric);
 }
 
 static void test_only_an_order_by_group_needs_stored_groups(void **state)
 {
 #define ORDERED(order) INTS("\"group\",\"group_size\":32,\"actorder\":" order)
-	assert_true(quantisation_of(ORDERED("\"group\""))->needs_groups);
-	assert_false(quantisation_of(ORDERED("\"weight\""))->needs_groups);
-	assert_false(quantisation_of(ORDERED("null"))->needs_groups);
+	assert_true(scheme_of(ORDERED("\"group\""))->needs_groups);
+	assert_false(scheme_of(ORDERED("\"weight\""))->needs_groups);
+	assert_false(scheme_of(ORDERED("null"))->needs_groups);
 }
 
 static void test_inputs_in_8_bits_do_not_change_weights(void **state)
@@ -90,17 +90,17 @@ static void test_inputs_in_8_bits_do_not_change_weights(void **state)
 #define GPTQ(more) QUANTISED("\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":128" more)
 static void test_gptq_of_both_versions_is_read(void **state)
 {
-	assert_true(quantisation_of(GPTQ(""))->zeros_less_one);
-	assert_true(quantisation_of(GPTQ(",\"checkpoint_format\":\"gptq\""))->zeros_less_one);
-	assert_false(quantisation_of(GPTQ(",\"checkpoint_format\":\"gptq_v2\""))->zeros_less_one);
-	assert_false(quantisation_of(GPTQ(",\"format\":\"gptq_v2\""))->zeros_less_one);
+	assert_true(scheme_of(GPTQ(""))->zeros_less_one);
+	assert_true(scheme_of(GPTQ(",\"checkpoint_format\":\"gptq\""))->zeros_less_one);
+	assert_false(scheme_of(GPTQ(",\"checkpoint_format\":\"gptq_v2\""))->zeros_less_one);
+	assert_false(scheme_of(GPTQ(",\"format\":\"gptq_v2\""))->zeros_less_one);
 	assert_described(GPTQ(""), "int4 (gptq) in groups of 128");
 }
 
 static void test_gptq_in_the_order_of_activations_has_stored_groups(void **state)
 {
-	assert_false(quantisation_of(GPTQ(",\"desc_act\":false"))->needs_groups);
-	assert_true(quantisation_of(GPTQ(",\"desc_act\":true"))->needs_groups);
+	assert_false(scheme_of(GPTQ(",\"desc_act\":false"))->needs_groups);
+	assert_true(scheme_of(GPTQ(",\"desc_act\":true"))->needs_groups);
 }
 
 static void test_group_size_of_minus_one_is_a_row(void **state)

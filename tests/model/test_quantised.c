@@ -6,10 +6,10 @@
 
 #include <math.h>
 
-static const struct quantisation blocks = {
+static const struct quantisation_scheme blocks = {
 	.method = QUANTISATION_FP8, .block_rows = 2, .block_cols = 2};
-static const struct quantisation by_row = {.method = QUANTISATION_FP8, .block_rows = 1};
-static const struct quantisation by_tensor = {.method = QUANTISATION_FP8};
+static const struct quantisation_scheme by_row = {.method = QUANTISATION_FP8, .block_rows = 1};
+static const struct quantisation_scheme by_tensor = {.method = QUANTISATION_FP8};
 
 /* By the definition: four bits of exponent with bias 7, three of fraction, no infinity. */
 static float e4m3(uint8_t byte)

@@ -6,11 +6,11 @@
 
 /* ---- 4 bits, compressed-tensors ---- */
 
-static const struct quantisation packed = {
+static const struct quantisation_scheme packed = {
 	.method = QUANTISATION_PACKED, .block_rows = 1, .block_cols = 4, .symmetric = true};
-static const struct quantisation packed_zeros = {
+static const struct quantisation_scheme packed_zeros = {
 	.method = QUANTISATION_PACKED, .block_rows = 1, .block_cols = 4};
-static const struct quantisation packed_groups = {.method = QUANTISATION_PACKED,
+static const struct quantisation_scheme packed_groups = {.method = QUANTISATION_PACKED,
 	.block_rows = 1,
 	.block_cols = 4,
 	.symmetric = true,
@@ -141,13 +141,13 @@ static void test_groups_of_another_shape_are_refused(void **state)
 
 /* ---- 4 bits, transposed: GPTQ and AWQ ---- */
 
-static const struct quantisation gptq_v2 = {
+static const struct quantisation_scheme gptq_v2 = {
 	.method = QUANTISATION_GPTQ, .block_rows = 1, .block_cols = 4};
-static const struct quantisation gptq = {
+static const struct quantisation_scheme gptq = {
 	.method = QUANTISATION_GPTQ, .block_rows = 1, .block_cols = 4, .zeros_less_one = true};
-static const struct quantisation gptq_order = {
+static const struct quantisation_scheme gptq_order = {
 	.method = QUANTISATION_GPTQ, .block_rows = 1, .block_cols = 4, .needs_groups = true};
-static const struct quantisation awq = {
+static const struct quantisation_scheme awq = {
 	.method = QUANTISATION_AWQ, .block_rows = 1, .block_cols = 2};
 
 /* F16: 1, 2, 3, 4 */
