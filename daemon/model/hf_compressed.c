@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 
-/* quantization_config of compressed-tensors: one group of modules, whose weights have one format.
- */
+/* quantization_config of compressed-tensors: groups of modules, the weights of each with a scheme of their own. */
 
 #include "daemon/model/hf_compressed.h"
 
@@ -13,6 +12,8 @@
 
 #define N_RULES(rules) (sizeof(rules) / sizeof((rules)[0]))
 #define GROUPS "quantization_config.config_groups."
+#define FORMATS "\"float-quantized\"|\"naive-quantized\"|\"pack-quantized\""
+#define MIXED "mixed-precision" /* each group has its format */
 
 /* Members that say what other numbers than the weights are quantised to. */
 static void hf_compressed_check_inputs(const struct field_object *group)
@@ -106,7 +107,7 @@ static void hf_compressed_parse_group(const struct field_object *groups, const c
 		{"targets", NULL, true},
 		{"weights", NULL, true},
 		{"input_activations", NULL, false},
-		{"format", NULL, false},
+		{"format", FORMATS, false},
 	};
 	char prefix[128], weights_prefix[160];
 	struct field_object group, weights;
@@ -118,8 +119,9 @@ static void hf_compressed_parse_group(const struct field_object *groups, const c
 	hf_rules_check(&group, rules, N_RULES(rules));
 	if (group.file->rc)
 		return;
-	if (strcmp(field_string(&group, "format", format), format))
-		hf_rules_refuse(&group, "format", json_object_get(group.json, "format"));
+	format = field_string(&group, "format", format);
+	if (!strcmp(format, MIXED))
+		field_fail(&group, -EINVAL, "format is missing, and that of all is \"" MIXED "\"");
 	hf_compressed_check_inputs(&group);
 	if (!strcmp(format, "pack-quantized"))
 		hf_compressed_parse_packed(&weights, ret);
@@ -147,7 +149,7 @@ void hf_compressed_parse(const struct field_object *object, struct quantisation 
 {
 	static const struct hf_rule rules[] = {
 		{"quant_method", NULL, true},
-		{"format", "\"float-quantized\"|\"naive-quantized\"|\"pack-quantized\"", true},
+		{"format", FORMATS "|\"" MIXED "\"", true},
 		{"quantization_status", "\"compressed\"|\"frozen\"", false},
 		{"config_groups", NULL, true},
 		{"ignore", NULL, false},
@@ -159,19 +161,21 @@ void hf_compressed_parse(const struct field_object *object, struct quantisation 
 		{"version", NULL, false},
 	};
 	const struct field_object groups = field_member(object, "config_groups", GROUPS);
-	const char *name = json_object_iter_key(json_object_iter((json_t *)groups.json));
+	const char *name;
+	json_t *group;
 
 	hf_rules_check(object, rules, N_RULES(rules));
 	hf_compressed_check_sparsity(object);
 	if (object->file->rc)
 		return;
-	if (json_object_size(groups.json) != 1) {
-		field_fail(object, -ENOTSUP, "config_groups has %zu groups, only 1 is supported",
-			json_object_size(groups.json));
+	if (!json_object_size(groups.json) || json_object_size(groups.json) > QUANTISATION_SCHEMES_MAX) {
+		field_fail(object, -ENOTSUP, "config_groups has %zu groups, not 1 to %u", json_object_size(groups.json),
+			QUANTISATION_SCHEMES_MAX);
 		return;
 	}
-	hf_compressed_parse_group(
-		&groups, name, field_string(object, "format", ""), &ret->schemes[ret->n_schemes++]);
+	json_object_foreach((json_t *)groups.json, name, group)
+		hf_compressed_parse_group(
+			&groups, name, field_string(object, "format", ""), &ret->schemes[ret->n_schemes++]);
 	ret->excluded_key = "ignore";
 	ret->excluded.exact = true;
 	hf_rules_modules(object, "ignore", &ret->excluded);

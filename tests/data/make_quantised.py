@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Config, LlamaConfig
 
 import make_checkpoints as maker
-from quantise import (awq, float_config, fp8, fp8_config, gptq, gptq_config, is_linear, packed,
-                      packed_config)
+from quantise import (awq, float_config, fp8, fp8_config, gptq, gptq_config, is_linear, mixed_config,
+                      packed, packed_config)
 
 SIZES = maker.SIZES | dict(vocab_size=99)
 # Two blocks of 128 in each direction, the second one cut; DeepSeek's blocks are small instead.
@@ -96,6 +96,12 @@ CASES = {
                                fp8_config(weight_block_size=[128, 128])),
     "gptq-order-256": (LlamaConfig, GROUPS, gptq(128, False, True, 1),
                        gptq_config(128, desc_act=True, sym=False)),
+    # by a part of the matrix's name
+    "compressed-mixed-128": (LlamaConfig, EVEN,
+                             {"self_attn": fp8((1, 0), "weight_scale", BF16), "mlp": packed(128, False, False, BF16)},
+                             mixed_config({r"re:.*self_attn\..*_proj$": float_config("channel"),
+                                           "Linear": packed_config(strategy="group", group_size=128,
+                                                                   symmetric=False)})),
 }
 
 
@@ -111,7 +117,8 @@ def write(name, seed, path, widened_path):
     stored, widened = {}, {}
     for key, tensor in load_file(file).items():
         if is_linear(key, quantisation.get("ignore") == []):
-            parts, widened[key] = quantise(tensor.float())
+            one = quantise if callable(quantise) else next(f for part, f in quantise.items() if part in key)
+            parts, widened[key] = one(tensor.float())
             stored |= {key.removesuffix("weight") + part: t for part, t in parts.items()}
         else:
             stored[key] = tensor.to(maker.dtype_of("bf16", key)).contiguous()

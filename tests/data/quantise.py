@@ -165,6 +165,15 @@ def packed_config(**more):
     return compressed("pack-quantized", dict(num_bits=4, type="int", symmetric=True) | more)
 
 
+def mixed_config(targets):
+    """Of several configurations, by their target."""
+    groups = {}
+    for i, (target, config) in enumerate(targets.items()):
+        group = config["config_groups"]["group_0"]
+        groups[f"group_{i}"] = group | dict(targets=[target], format=config["format"])
+    return compressed("mixed-precision", {}) | dict(config_groups=groups)
+
+
 def gptq_config(group, **more):
     return dict(quant_method="gptq", bits=4, group_size=group, desc_act=False, sym=True,
                 lm_head=False, damp_percent=0.01, true_sequential=True, checkpoint_format="gptq",

@@ -17,6 +17,15 @@
 		  "\",\"config_groups\":{\"group_0\":{" group "}}" more)
 #define COMPRESSED(format, weights, more)                                                          \
 	COMPRESSED_GROUP(format, "\"targets\":[\"Linear\"],\"weights\":{" weights "}", more)
+/* Of a format for all, with groups of "name":{...}. */
+#define COMPRESSED_GROUPS(format, groups, more)                                                    \
+	QUANTISED("\"quant_method\":\"compressed-tensors\",\"format\":\"" format                   \
+		  "\",\"config_groups\":{" groups "}" more)
+/* "name":{...} with a format of its own. */
+#define GROUP_OF(name, format, targets, weights)                                                   \
+	"\"" name "\":{\"format\":\"" format "\",\"targets\":[" targets "],\"weights\":{" weights "}}"
+#define CHANNELS "\"num_bits\":8,\"type\":\"float\",\"strategy\":\"channel\""
+#define INT4_128 "\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\",\"group_size\":128"
 #define AWQ(version, more)                                                                         \
 	QUANTISED("\"quant_method\":\"awq\",\"bits\":4,\"group_size\":64,\"zero_point\":true,"     \
 		  "\"version\":\"" version "\"" more)

@@ -85,6 +85,31 @@ static void test_inputs_in_8_bits_do_not_change_weights(void **state)
 		"\"global_compression_ratio\":1.5"));
 }
 
+#define MIXED(groups) COMPRESSED_GROUPS("mixed-precision", groups, "")
+#define TWO                                                                                        \
+	GROUP_OF("a", "float-quantized", "\"re:.*self_attn.*\"", CHANNELS)                         \
+	"," GROUP_OF("b", "pack-quantized", "\"Linear\"", INT4_128)
+
+static void test_groups_have_schemes_of_their_own(void **state)
+{
+	const struct quantisation *q = quantisation_of(MIXED(TWO));
+
+	assert_int_equal(q->n_schemes, 2);
+	assert_int_equal(q->schemes[0].method, QUANTISATION_FP8);
+	assert_int_equal(q->schemes[1].method, QUANTISATION_PACKED);
+	assert_int_equal(q->schemes[1].block_cols, 128);
+	assert_described(MIXED(TWO), "fp8 with a factor a row and int4 in groups of 128");
+}
+
+static void test_groups_may_share_the_format_of_all(void **state)
+{
+	assert_described(COMPRESSED_GROUPS("pack-quantized",
+				 "\"a\":{\"targets\":[\"x\"],\"weights\":{" INT4_128 "}},"
+				 "\"b\":{\"targets\":[\"y\"],\"weights\":{" INT4_128 "}}",
+				 ""),
+		"int4 in groups of 128");
+}
+
 /* ---- gptq, awq ---- */
 
 #define GPTQ(more) QUANTISED("\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":128" more)
@@ -126,6 +151,8 @@ int main(void)
 		cmocka_unit_test(test_packed_integers_are_symmetric_unless_it_says_otherwise),
 		cmocka_unit_test(test_only_an_order_by_group_needs_stored_groups),
 		cmocka_unit_test(test_inputs_in_8_bits_do_not_change_weights),
+		cmocka_unit_test(test_groups_have_schemes_of_their_own),
+		cmocka_unit_test(test_groups_may_share_the_format_of_all),
 		cmocka_unit_test(test_gptq_of_both_versions_is_read),
 		cmocka_unit_test(test_gptq_in_the_order_of_activations_has_stored_groups),
 		cmocka_unit_test(test_group_size_of_minus_one_is_a_row),
@@ -189,10 +216,29 @@ int main(void)
 				"{\"num_bits\":4,\"type\":\"float\"}",
 				""),
 			-ENOTSUP, "group_0.input_activations.num_bits 4 is not supported"),
-		REFUSED("two groups are refused",
-			QUANTISED("\"quant_method\":\"compressed-tensors\",\"format\":"
-				  "\"pack-quantized\",\"config_groups\":{\"a\":{},\"b\":{}}"),
-			-ENOTSUP, "quantization_config.config_groups has 2 groups"),
+		REFUSED("no groups are refused", COMPRESSED_GROUPS("pack-quantized", "", ""), -ENOTSUP,
+			"quantization_config.config_groups has 0 groups, not 1 to 16"),
+		REFUSED("seventeen groups are refused",
+			COMPRESSED_GROUPS("pack-quantized",
+				"\"a\":{},\"b\":{},\"c\":{},\"d\":{},\"e\":{},\"f\":{},\"g\":{},\"h\":{},\"i\":{},"
+				"\"j\":{},\"k\":{},\"l\":{},\"m\":{},\"n\":{},\"o\":{},\"p\":{},\"q\":{}",
+				""),
+			-ENOTSUP, "quantization_config.config_groups has 17 groups, not 1 to 16"),
+		REFUSED("mixed group without a format is refused",
+			MIXED("\"a\":{\"targets\":[\"Linear\"],\"weights\":{" INT4_128 "}}"), -EINVAL,
+			"config_groups.a.format is missing, and that of all is \"mixed-precision\""),
+		REFUSED("other formats of a group are refused",
+			MIXED(TWO "," GROUP_OF("c", "nvfp4-pack-quantized", "\"lm_head\"", "\"num_bits\":4")), -ENOTSUP,
+			"config_groups.c.format \"nvfp4-pack-quantized\" is not supported"),
+		REFUSED("second group is checked as the first",
+			MIXED(GROUP_OF("a", "float-quantized", "\"x\"", CHANNELS) ","
+				GROUP_OF("b", "pack-quantized", "\"Linear\"", "\"num_bits\":8,\"type\":\"int\"")),
+			-EINVAL, "config_groups.b.weights.strategy is missing"),
+		REFUSED("second group's bits are checked",
+			MIXED(GROUP_OF("a", "float-quantized", "\"x\"", CHANNELS) ","
+				GROUP_OF("b", "pack-quantized", "\"Linear\"",
+					"\"num_bits\":8,\"type\":\"int\",\"strategy\":\"channel\"")),
+			-ENOTSUP, "config_groups.b.weights.num_bits 8 is not supported"),
 		REFUSED("group without weights is refused",
 			COMPRESSED_GROUP("float-quantized", "\"targets\":[\"Linear\"]", ""),
 			-EINVAL, "quantization_config.config_groups.group_0.weights is missing"),

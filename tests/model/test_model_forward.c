@@ -185,6 +185,7 @@ static struct checkpoint checkpoints[] = {
 	CHECKPOINT("awq-128"),
 	LATENT("fp8-blocks-experts-128"),
 	CHECKPOINT("gptq-order-256"),
+	CHECKPOINT("compressed-mixed-128"),
 	GGUF("llama"),
 	GGUF("llama-bias"),
 	GGUF("qwen2"),

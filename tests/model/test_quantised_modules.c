@@ -86,6 +86,39 @@ static void test_only_targets_are_quantised(void **state)
 	assert_int_equal(rule_of(TARGET("\"a.attn.q\""), "a.attn.q"), QUANTISATION_ALWAYS);
 }
 
+/* The method of the module's scheme. */
+static enum quantisation_method method_of(const char *text, const char *module)
+{
+	const struct quantisation_scheme *scheme = quantisation_scheme_of(quantisation_of(text), module);
+
+	assert_non_null(scheme);
+	return scheme->method;
+}
+
+#define FLOAT(targets) GROUP_OF("float", "float-quantized", targets, CHANNELS)
+#define INT(targets) GROUP_OF("int", "pack-quantized", targets, INT4_128)
+#define BOTH(first, second) COMPRESSED_GROUPS("mixed-precision", first "," second, ",\"ignore\":[\"lm_head\"]")
+
+static void test_scheme_is_that_of_the_groups_targets(void **state)
+{
+	const char *text = BOTH(INT("\"re:.*mlp.*\""), FLOAT("\"re:.*attn.*\""));
+
+	assert_int_equal(method_of(text, "a.mlp.up"), QUANTISATION_PACKED);
+	assert_int_equal(method_of(text, "a.attn.q"), QUANTISATION_FP8);
+	assert_null(quantisation_scheme_of(quantisation_of(text), "a.norm"));
+	assert_int_equal(rule_of(text, "a.norm"), QUANTISATION_NEVER);
+	assert_int_equal(rule_of(text, "lm_head"), QUANTISATION_NEVER);
+}
+
+/* Whichever comes first in the file. */
+static void test_name_goes_before_pattern_and_pattern_before_all(void **state)
+{
+	assert_int_equal(method_of(BOTH(INT("\"re:a.*\""), FLOAT("\"a.q\"")), "a.q"), QUANTISATION_FP8);
+	assert_int_equal(method_of(BOTH(INT("\"re:x\",\"Linear\""), FLOAT("\"re:a.*\"")), "a.q"), QUANTISATION_FP8);
+	assert_int_equal(method_of(BOTH(INT("\"Linear\""), FLOAT("\"a.q\"")), "a.k"), QUANTISATION_PACKED);
+	assert_int_equal(method_of(BOTH(INT("\"re:a.*\""), FLOAT("\"re:.*q\"")), "a.q"), QUANTISATION_PACKED);
+}
+
 #define PATTERN(text) EXCLUDED("\"re:" text "\"")
 
 static void test_pattern_matches_from_the_first_character_on(void **state)
@@ -210,6 +243,8 @@ int main(void)
 		cmocka_unit_test(test_a_name_within_a_part_decides_nothing),
 		cmocka_unit_test(test_ignored_layers_are_a_list_of_that_kind),
 		cmocka_unit_test(test_reason_names_the_field_and_its_entry),
+		cmocka_unit_test(test_scheme_is_that_of_the_groups_targets),
+		cmocka_unit_test(test_name_goes_before_pattern_and_pattern_before_all),
 		cmocka_unit_test(test_pattern_matches_from_the_first_character_on),
 		cmocka_unit_test(test_pattern_has_pythons_classes_and_groups),
 		cmocka_unit_test(test_pattern_repeats_what_is_before),
