@@ -176,7 +176,7 @@ void hf_compressed_parse(const struct field_object *object, struct quantisation 
 	json_object_foreach((json_t *)groups.json, name, group)
 		hf_compressed_parse_group(
 			&groups, name, field_string(object, "format", ""), &ret->schemes[ret->n_schemes++]);
-	ret->excluded_key = "ignore";
+	ret->excluded_key = "quantization_config.ignore";
 	ret->excluded.exact = true;
 	hf_rules_modules(object, "ignore", &ret->excluded);
 }

@@ -14,9 +14,26 @@
 #include "daemon/model/file.h"
 #include "daemon/model/gguf_model.h"
 #include "daemon/model/hf_config.h"
+#include "daemon/model/hf_modelopt.h"
 #include "ipc/cleanup.h"
 
 #define FILE_MAX (4u << 20) /* real ones have some kilobytes */
+
+/* Older versions of NVIDIA's Model Optimizer leave config.json as it was. */
+static int hf_files_load_modelopt(
+	int fd, const char *directory, struct model_config *config, struct model_error *error)
+{
+	CLEANUP(cleanup_free) char *text = NULL;
+	char path[PATH_MAX];
+	size_t bytes;
+	int rc;
+
+	snprintf(path, sizeof(path), "%s/hf_quant_config.json", directory);
+	rc = file_load(fd, path, "hf_quant_config.json", FILE_MAX, &text, &bytes, error);
+	if (rc)
+		return rc == -ENOENT ? 0 : rc;
+	return hf_modelopt_parse_file(path, text, bytes, &config->quantisation, error);
+}
 
 static int hf_files_load_config(int fd, const char *directory, bool draft,
 	struct model_config *ret, struct model_error *error)
@@ -32,7 +49,13 @@ static int hf_files_load_config(int fd, const char *directory, bool draft,
 		return model_fail(error, rc, "%s: does not exist", path);
 	if (rc)
 		return rc;
-	return hf_config_parse(path, text, bytes, draft, ret, error);
+	rc = hf_config_parse(path, text, bytes, draft, ret, error);
+	if (rc || ret->quantisation)
+		return rc;
+	rc = hf_files_load_modelopt(fd, directory, ret, error);
+	if (rc)
+		model_config_deinit(ret);
+	return rc;
 }
 
 /* The file is optional. */

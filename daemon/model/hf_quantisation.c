@@ -12,58 +12,29 @@
 #include <string.h>
 
 #include "daemon/model/hf_compressed.h"
+#include "daemon/model/hf_kv.h"
+#include "daemon/model/hf_modelopt.h"
 #include "daemon/model/hf_quantisation.h"
 #include "daemon/model/hf_rules.h"
 
 #define KEY "quantization_config"
-#define KV "kv_cache_scheme"
 
 DEFINE_CLEANUP(quantisation, struct quantisation, quantisation_free)
-
-/* A cache in fp8 with a factor a tensor, which the files have (AutoFP8: "static"). It is the caller who asks for such a
- * cache, so a scheme that is not supported is an error only then. */
-static void hf_quantisation_parse_kv(const struct field_object *object, struct quantisation *ret)
-{
-	static const struct hf_rule rules[] = {
-		{"num_bits", "8", true},
-		{"type", "\"float\"", true},
-		{"symmetric", "true", false},
-		{"strategy", "\"tensor\"", true},
-		{"dynamic", "false", false},
-		{"group_size", "-1", false},
-		{"block_structure", "[]", false},
-		{"actorder", "false", false},
-		{"scale_dtype", NULL, false},
-		{"zp_dtype", NULL, false},
-		{"observer", NULL, false},
-		{"observer_kwargs", NULL, false},
-	};
-	const json_t *scheme = json_object_get(object->json, KV);
-	struct field_file file = {.path = object->file->path, .error = &ret->kv_error};
-	const struct field_object whole = {object->json, object->prefix, &file};
-	const struct field_object fields = {scheme, KEY "." KV ".", &file};
-
-	if (json_is_object(scheme))
-		hf_rules_check(&fields, rules, sizeof(rules) / sizeof(rules[0]));
-	else if (scheme && !json_is_null(scheme) &&
-		 (!json_is_string(scheme) || strcmp(json_string_value(scheme), "static")))
-		hf_rules_refuse(&whole, KV, scheme);
-	ret->kv_factors = scheme && !json_is_null(scheme);
-	ret->kv_rc = file.rc;
-}
 
 /* Older files call the list ignored_layers. */
 static void hf_quantisation_parse_excluded(
 	const struct field_object *object, struct quantisation *ret)
 {
-	static const char *const keys[] = {"modules_to_not_convert", "ignored_layers"};
+	static const char *const keys[] = {KEY ".modules_to_not_convert", KEY ".ignored_layers"};
 
 	ret->excluded_key = keys[0];
 	for (size_t i = 0; i < 2; i++) {
-		if (field_state(object, keys[i]) != FIELD_THERE)
+		const char *key = keys[i] + strlen(KEY ".");
+
+		if (field_state(object, key) != FIELD_THERE)
 			continue;
 		ret->excluded_key = keys[i];
-		hf_rules_modules(object, keys[i], &ret->excluded);
+		hf_rules_modules(object, key, &ret->excluded);
 	}
 }
 
@@ -180,7 +151,7 @@ static void hf_quantisation_parse_unknown(
 	if (field_state(object, "quant_method") != FIELD_THERE)
 		field_fail(object, -EINVAL, "quant_method is missing");
 	field_fail(object, -ENOTSUP,
-		"quant_method \"%.64s\" is not one of fp8, compressed-tensors, gptq, awq",
+		"quant_method \"%.64s\" is not one of fp8, compressed-tensors, gptq, awq, modelopt",
 		field_string(object, "quant_method", ""));
 }
 
@@ -194,6 +165,7 @@ void hf_quantisation_parse(const struct field_object *root, struct quantisation 
 		{"compressed-tensors", hf_compressed_parse},
 		{"gptq", hf_quantisation_parse_gptq},
 		{"awq", hf_quantisation_parse_awq},
+		{"modelopt", hf_modelopt_parse},
 	};
 	const struct field_object object = field_member(root, KEY, KEY ".");
 	CLEANUP(cleanup_quantisation) struct quantisation *q = NULL;
@@ -213,7 +185,8 @@ void hf_quantisation_parse(const struct field_object *root, struct quantisation 
 			parse = methods[i].parse;
 	}
 	parse(&object, q);
-	hf_quantisation_parse_kv(&object, q);
+	if (parse != hf_modelopt_parse)
+		hf_kv_parse(&object, "kv_cache_scheme", q);
 	if (!root->file->rc)
 		*ret = STEAL(q);
 }

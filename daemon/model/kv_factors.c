@@ -85,11 +85,17 @@ static void kv_factors_name(
 const struct safetensors_tensor *kv_factors_find(const struct safetensors *checkpoint,
 	const struct model_config *config, uint32_t layer, enum kv_factors_side side)
 {
+	const struct safetensors_tensor *found;
 	char name[PLAN_NAME_MAX];
 
 	if (config->latent.rank && side == KV_FACTORS_VALUES)
 		return NULL;
 	kv_factors_name(config, layer, side, name);
+	found = safetensors_find(checkpoint, name);
+	if (found)
+		return found;
+	plan_layer_name(config->family, layer,
+		side == KV_FACTORS_KEYS ? "self_attn.k_proj.k_scale" : "self_attn.v_proj.v_scale", name);
 	return safetensors_find(checkpoint, name);
 }
 

@@ -4,8 +4,9 @@
 
 /*
  * The factors of a cache in fp8 (struct kv_factors): each layer's self_attn.k_scale and v_scale, as vLLM and
- * compressed-tensors write them. Latent attention has one factor, k_scale. A layer without the tensors has 1,
- * unless kv_cache_scheme says that the files have them (AutoFP8 gives them other names, which are not read).
+ * compressed-tensors write them, or self_attn.k_proj.k_scale and v_proj.v_scale, as ModelOpt does. Latent attention has
+ * one factor, k_scale. A layer without the tensors has 1, unless kv_cache_scheme says that the files have them (AutoFP8
+ * gives them other names, which are not read); ModelOpt's does not.
  */
 
 #include "daemon/model/model.h"

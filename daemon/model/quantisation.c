@@ -30,7 +30,7 @@ enum quantisation_rule quantisation_rule_of(const struct quantisation *quantisat
 
 	if (excluded == MODULES_YES) {
 		snprintf(ret_why, QUANTISATION_WHY_MAX,
-			"quantization_config.%s \"%.64s\" excludes it", quantisation->excluded_key,
+			"%s \"%.64s\" excludes it", quantisation->excluded_key,
 			text);
 		return QUANTISATION_NEVER;
 	}

@@ -29,7 +29,7 @@ struct quantisation_scheme {
 struct quantisation {
 	struct quantisation_scheme schemes[QUANTISATION_SCHEMES_MAX];
 	uint32_t n_schemes;
-	const char *excluded_key; /* the field of `excluded`; static storage */
+	const char *excluded_key; /* the field of `excluded`, as errors name it; static storage */
 	struct modules excluded;
 	/* Of keys and values; counts only for a cache in fp8. kv_rc not 0: what the file asks for is not that, with a
 	 * sentence. */

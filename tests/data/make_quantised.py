@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Confi
 
 import make_checkpoints as maker
 from quantise import (awq, float_config, fp8, fp8_config, gptq, gptq_config, is_linear, mixed_config,
-                      packed, packed_config)
+                      modelopt_config, packed, packed_config)
 
 SIZES = maker.SIZES | dict(vocab_size=99)
 # Two blocks of 128 in each direction, the second one cut; DeepSeek's blocks are small instead.
@@ -102,7 +102,14 @@ CASES = {
                              mixed_config({r"re:.*self_attn\..*_proj$": float_config("channel"),
                                            "Linear": packed_config(strategy="group", group_size=128,
                                                                    symmetric=False)})),
+    "modelopt-128": (LlamaConfig, EVEN, fp8((0, 0), "weight_scale", F32, (), ["input_scale"]), modelopt_config()),
 }
+
+
+def dump(value, path, name):
+    with open(os.path.join(path, name), "w") as f:
+        json.dump(value, f, indent=2, sort_keys=True)
+        f.write("\n")
 
 
 def write(name, seed, path, widened_path):
@@ -128,9 +135,11 @@ def write(name, seed, path, widened_path):
     save_file(stored, os.path.join(path, "model.safetensors"), metadata={"format": "pt"})
     with open(os.path.join(widened_path, "config.json")) as f:
         written = json.load(f)
-    with open(os.path.join(path, "config.json"), "w") as f:
-        json.dump(written | dict(quantization_config=quantisation), f, indent=2, sort_keys=True)
-        f.write("\n")
+    if "quantization" in quantisation:
+        dump(quantisation, path, "hf_quant_config.json")
+    else:
+        written |= dict(quantization_config=quantisation)
+    dump(written, path, "config.json")
 
 
 def rounding(path):

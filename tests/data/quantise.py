@@ -18,7 +18,8 @@ better models of 4 bits; those of 8 bits differ little. Formats:
 of a row may be smaller; most other programs want a divisor of the length of every row.
 
 The formats are here for make_quantised.py, too. The packing is written down from their
-descriptions; that of compressed-tensors 0.20 was compared with its own decompressor.
+descriptions; that of compressed-tensors 0.20 was compared with its own decompressor, and the names
+and dtypes of modelopt with files that nvidia-modelopt 0.47 writes.
 """
 import argparse
 import json
@@ -163,6 +164,13 @@ def float_config(strategy, **more):
 
 def packed_config(**more):
     return compressed("pack-quantized", dict(num_bits=4, type="int", symmetric=True) | more)
+
+
+def modelopt_config():
+    """For a file of its own, hf_quant_config.json."""
+    return dict(producer=dict(name="modelopt", version="0.47.0"),
+                quantization=dict(quant_algo="FP8", kv_cache_quant_algo="FP8",
+                                  exclude_modules=["lm_head", "model.embed_tokens"]))
 
 
 def mixed_config(targets):

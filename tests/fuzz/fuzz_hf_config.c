@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "daemon/model/hf_config.h"
+#include "daemon/model/hf_modelopt.h"
 
 #define POSITIONS 3
 
@@ -84,6 +85,18 @@ static void check_quantisation(const struct quantisation *q)
 		quantisation_rule_of(q, modules[i], why);
 }
 
+/* hf_quant_config.json. */
+static void check_modelopt(const char *text, size_t size)
+{
+	struct quantisation *q = NULL;
+	struct model_error error = {""};
+
+	if (hf_modelopt_parse_file("q", text, size, &q, &error) && !*error.text)
+		abort();
+	check_quantisation(q);
+	quantisation_free(q);
+}
+
 static void check_sampling(const struct slot_sampling *s)
 {
 	if (!(s->temperature >= 0) || !(s->top_p >= 0 && s->top_p <= 1) ||
@@ -124,6 +137,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	} else if (!*error.text) {
 		abort();
 	}
+	check_modelopt(text, size);
 	config = (struct model_config){.vocab_size = 100, .bos = -1, .sampling = {.top_p = 1}};
 	error.text[0] = 0;
 	if (!hf_generation_parse("g", text, size, &config, &error))

@@ -26,6 +26,7 @@
 	"\"" name "\":{\"format\":\"" format "\",\"targets\":[" targets "],\"weights\":{" weights "}}"
 #define CHANNELS "\"num_bits\":8,\"type\":\"float\",\"strategy\":\"channel\""
 #define INT4_128 "\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\",\"group_size\":128"
+#define MODELOPT(algorithm, more) QUANTISED("\"quant_method\":\"modelopt\",\"quant_algo\":\"" algorithm "\"" more)
 #define AWQ(version, more)                                                                         \
 	QUANTISED("\"quant_method\":\"awq\",\"bits\":4,\"group_size\":64,\"zero_point\":true,"     \
 		  "\"version\":\"" version "\"" more)

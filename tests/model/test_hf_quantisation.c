@@ -4,6 +4,8 @@
 
 #include "tests/model/quantisations.h"
 
+#include "daemon/model/hf_modelopt.h"
+
 static void assert_described(const char *text, const char *want)
 {
 	char have[QUANTISATION_TEXT_MAX];
@@ -139,6 +141,85 @@ static void test_awq_is_read(void **state)
 	assert_described(AWQ("gemm", ""), "int4 (awq) in groups of 64");
 }
 
+/* ---- modelopt ---- */
+
+/* As Model Optimizer 0.47 writes it. */
+#define MODELOPT_GROUPS(weights)                                                                   \
+	",\"config_groups\":{\"group_0\":{\"input_activations\":{\"dynamic\":false,\"num_bits\":8,"   \
+	"\"type\":\"float\"},\"weights\":{" weights "},\"targets\":[\"Linear\"]}},"                    \
+	"\"ignore\":[\"lm_head\",\"model.embed_tokens\"],\"kv_cache_scheme\":{\"dynamic\":false,"      \
+	"\"num_bits\":8,\"type\":\"float\"},\"producer\":{\"name\":\"modelopt\",\"version\":\"0.47.0\"}"
+#define NESTED(fields)                                                                             \
+	QUANTISED("\"quant_method\":\"modelopt\",\"producer\":{},\"quantization\":{" fields "}")
+
+static void test_modelopt_has_a_factor_a_tensor(void **state)
+{
+	const char *text = MODELOPT("FP8", MODELOPT_GROUPS("\"dynamic\":false,\"num_bits\":8,\"type\":\"float\""));
+
+	assert_int_equal(scheme_of(text)->method, QUANTISATION_FP8);
+	assert_int_equal(quantisation_of(text)->kv_rc, 0);
+	assert_described(text, "fp8 with a factor a tensor");
+	assert_described(MODELOPT("FP8", ""), "fp8 with a factor a tensor");
+	assert_described(
+		NESTED("\"quant_algo\":\"FP8\",\"kv_cache_quant_algo\":null"), "fp8 with a factor a tensor");
+}
+
+/* The file without quantization_config has them, too. */
+static void test_modelopt_need_not_have_factors_of_keys(void **state)
+{
+	assert_false(quantisation_of(NESTED("\"quant_algo\":\"FP8\",\"kv_cache_quant_algo\":\"FP8\""))->kv_factors);
+}
+
+static void test_other_caches_of_modelopt_are_refused_with_a_cache_in_fp8(void **state)
+{
+	const struct quantisation *q =
+		quantisation_of(NESTED("\"quant_algo\":\"FP8\",\"kv_cache_quant_algo\":\"NVFP4\""));
+
+	assert_int_equal(q->kv_rc, -ENOTSUP);
+	assert_contains(q->kv_error.text, "quantization.kv_cache_quant_algo \"NVFP4\" is not supported");
+}
+
+static int parse_file(const char *text, struct quantisation **ret, struct model_error *error)
+{
+	return hf_modelopt_parse_file("/m/hf_quant_config.json", text, strlen(text), ret, error);
+}
+
+static void test_modelopts_own_file_is_read(void **state)
+{
+	struct quantisation *q = NULL;
+	struct model_error error = {""};
+	char why[QUANTISATION_WHY_MAX];
+
+	if (parse_file("{\"producer\":{\"name\":\"modelopt\"},\"quantization\":{\"quant_algo\":\"FP8\","
+		       "\"kv_cache_quant_algo\":\"FP8\",\"exclude_modules\":[\"lm_head\"]}}",
+		    &q, &error))
+		fail_msg("%s", error.text);
+	assert_int_equal(q->schemes[0].method, QUANTISATION_FP8);
+	assert_int_equal(quantisation_rule_of(q, "lm_head", why), QUANTISATION_NEVER);
+	assert_string_equal(why, "quantization.exclude_modules \"lm_head\" excludes it");
+	quantisation_free(q);
+}
+
+static void test_fp4_in_modelopts_own_file_is_refused(void **state)
+{
+	struct quantisation *q = NULL;
+	struct model_error error = {""};
+
+	assert_int_equal(parse_file("{\"quantization\":{\"quant_algo\":\"NVFP4\",\"group_size\":16}}", &q, &error), -ENOTSUP);
+	assert_string_equal(
+		error.text, "/m/hf_quant_config.json: quantization.quant_algo \"NVFP4\" is not supported");
+	assert_null(q);
+}
+
+static void test_modelopts_own_file_without_its_object_is_refused(void **state)
+{
+	struct quantisation *q = NULL;
+	struct model_error error = {""};
+
+	assert_int_equal(parse_file("{}", &q, &error), -EINVAL);
+	assert_contains(error.text, "/m/hf_quant_config.json: quantization is missing");
+}
+
 #define REFUSED_FP8(claim, more, words) REFUSED(claim, FP8(more), -ENOTSUP, words)
 int main(void)
 {
@@ -157,6 +238,27 @@ int main(void)
 		cmocka_unit_test(test_gptq_in_the_order_of_activations_has_stored_groups),
 		cmocka_unit_test(test_group_size_of_minus_one_is_a_row),
 		cmocka_unit_test(test_awq_is_read),
+		cmocka_unit_test(test_modelopt_has_a_factor_a_tensor),
+		cmocka_unit_test(test_modelopt_need_not_have_factors_of_keys),
+		cmocka_unit_test(test_other_caches_of_modelopt_are_refused_with_a_cache_in_fp8),
+		cmocka_unit_test(test_modelopts_own_file_is_read),
+		cmocka_unit_test(test_fp4_in_modelopts_own_file_is_refused),
+		cmocka_unit_test(test_modelopts_own_file_without_its_object_is_refused),
+		REFUSED("fp4 of modelopt is refused", MODELOPT("NVFP4", ""), -ENOTSUP,
+			"quantization_config.quant_algo \"NVFP4\" is not supported"),
+		REFUSED("mixed precision of modelopt is refused", NESTED("\"quant_algo\":\"MIXED_PRECISION\""), -ENOTSUP,
+			"quantization_config.quantization.quant_algo \"MIXED_PRECISION\" is not supported"),
+		REFUSED("modelopt without an algorithm is refused", QUANTISED("\"quant_method\":\"modelopt\""), -EINVAL,
+			"quantization_config.quant_algo is missing"),
+		REFUSED("weights of modelopt in 4 bits are refused",
+			MODELOPT("FP8", MODELOPT_GROUPS("\"num_bits\":4,\"type\":\"float\"")), -ENOTSUP,
+			"config_groups.group_0.weights.num_bits 4 is not supported"),
+		REFUSED("unknown fields of modelopt are refused", MODELOPT("FP8", ",\"novel\":1"), -ENOTSUP,
+			"quantization_config.novel 1 is not supported"),
+		REFUSED("sets of characters in modelopt's names are refused", MODELOPT("FP8", ",\"ignore\":[\"a[bc]*\"]"),
+			-ENOTSUP, "quantization_config.ignore has \"a[bc]*\", which is not supported"),
+		REFUSED("excluded module of modelopt that is no name is refused", MODELOPT("FP8", ",\"ignore\":[7]"), -EINVAL,
+			"quantization_config.ignore[0] is not a string"),
 		REFUSED("other methods are refused", QUANTISED("\"quant_method\":\"bitsandbytes\""),
 			-ENOTSUP,
 			"quantization_config.quant_method \"bitsandbytes\" is not one of"),

@@ -94,6 +94,18 @@ static void test_draft_models_factors_are_found_by_its_names(void **state)
 	assert_true(factors[0].key == 0.5f && factors[0].value == 0.25f);
 }
 
+static void test_modelopts_factors_are_found_by_its_names(void **state)
+{
+	struct writing w = writing_begin(64);
+	struct model_error error = {""};
+	struct kv_factors factors[2];
+
+	add_factor(&w, LAYER "k_proj.k_scale", 0.5f);
+	add_factor(&w, LAYER "v_proj.v_scale", 0.25f);
+	MUST(read_factors(*state, &w, &fp8, factors, &error));
+	assert_true(factors[0].key == 0.5f && factors[0].value == 0.25f && factors[1].key == 1);
+}
+
 /* ---- what is no factor ---- */
 
 static void assert_refused_as(void **state, struct writing *w, int rc, const char *sentence)
@@ -363,6 +375,7 @@ int main(void)
 		scratch_test(test_layer_without_factors_has_1),
 		scratch_test(test_latent_attention_has_a_factor_of_keys_alone),
 		scratch_test(test_draft_models_factors_are_found_by_its_names),
+		scratch_test(test_modelopts_factors_are_found_by_its_names),
 		scratch_test(test_numbers_that_are_no_factors_are_refused_by_tensor),
 		scratch_test(test_factors_of_several_numbers_are_refused_by_tensor),
 		scratch_test(test_factors_of_other_dtypes_are_refused_by_tensor),

@@ -186,6 +186,7 @@ static struct checkpoint checkpoints[] = {
 	LATENT("fp8-blocks-experts-128"),
 	CHECKPOINT("gptq-order-256"),
 	CHECKPOINT("compressed-mixed-128"),
+	CHECKPOINT("modelopt-128"),
 	GGUF("llama"),
 	GGUF("llama-bias"),
 	GGUF("qwen2"),

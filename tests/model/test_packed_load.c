@@ -81,6 +81,7 @@ static const struct expected {
 	{"gptq-order-256", "qkv:u4 o:u4 gate_up:u4 down:u4 ", "int4 (gptq) in groups of 128, kept packed", true},
 	{"compressed-mixed-128", "qkv:rows o:rows gate_up:u4 down:u4 ",
 		"fp8 with a factor a row and int4 in groups of 128, kept packed"},
+	{"modelopt-128", "qkv:rows o:rows gate_up:rows down:rows ", "fp8 with a factor a tensor, kept packed"},
 	{"awq-128", "qkv:u4 o:u4 gate_up:u4 down:u4 ", "int4 (awq) in groups of 128, kept packed"},
 	/* columns or groups in no multiples of 128 */
 	{"fp8-blocks", "", "fp8 in blocks of 128 x 128, " WIDENED},

@@ -320,6 +320,39 @@ static void test_load_ends_at_a_corrupt_factor(void **state)
 	unload(&l);
 }
 
+/* ---- hf_quant_config.json ---- */
+
+#define SIZES                                                                                       \
+	"{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":8,\"intermediate_size\":8,"           \
+	"\"num_hidden_layers\":1,\"num_attention_heads\":2,\"vocab_size\":6"
+#define FP4 "{\"quantization\":{\"quant_algo\":\"NVFP4\"}}"
+
+static void test_modelopts_own_file_of_fp4_is_refused(void **state)
+{
+	const struct scratch *scratch = *state;
+	struct model_config config;
+	struct model_error error = {""};
+
+	scratch_text(scratch, "config.json", SIZES "}");
+	scratch_text(scratch, "hf_quant_config.json", FP4);
+	assert_int_equal(model_config_load(scratch->directory, &config, &error), -ENOTSUP);
+	assert_contains(error.text, scratch->directory);
+	assert_contains(error.text, "/hf_quant_config.json: quantization.quant_algo \"NVFP4\" is not supported");
+}
+
+/* Newer versions write both. */
+static void test_modelopts_own_file_is_not_read_beside_quantization_config(void **state)
+{
+	const struct scratch *scratch = *state;
+	struct model_config config;
+	struct model_error error = {""};
+
+	scratch_text(scratch, "config.json", SIZES ",\"quantization_config\":{\"quant_method\":\"fp8\"}}");
+	scratch_text(scratch, "hf_quant_config.json", FP4);
+	MUST(model_config_load(scratch->directory, &config, &error));
+	model_config_deinit(&config);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -336,6 +369,8 @@ int main(void)
 		scratch_test(test_rows_of_many_chunks_arrive_whole),
 		scratch_test(test_transposed_data_of_many_chunks_arrives_whole),
 		scratch_test(test_load_ends_at_a_corrupt_factor),
+		scratch_test(test_modelopts_own_file_of_fp4_is_refused),
+		scratch_test(test_modelopts_own_file_is_not_read_beside_quantization_config),
 	};
 
 	return cmocka_run_group_tests_name("quantised_load", tests, NULL, NULL);

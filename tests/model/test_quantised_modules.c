@@ -119,6 +119,20 @@ static void test_name_goes_before_pattern_and_pattern_before_all(void **state)
 	assert_int_equal(method_of(BOTH(INT("\"re:a.*\""), FLOAT("\"re:.*q\"")), "a.q"), QUANTISATION_PACKED);
 }
 
+static void test_modelopts_names_have_stars(void **state)
+{
+	const char *text = MODELOPT("FP8", ",\"ignore\":[\"lm_head\",\"model.layers.1*\",\"*.gate\",\"a?b*\"]");
+
+	assert_int_equal(rule_of(text, "lm_head"), QUANTISATION_NEVER);
+	assert_int_equal(rule_of(text, "model.layers.1"), QUANTISATION_NEVER);
+	assert_int_equal(rule_of(text, "model.layers.1.mlp.up_proj"), QUANTISATION_NEVER);
+	assert_int_equal(rule_of(text, "model.layers.10.mlp.up_proj"), QUANTISATION_ALWAYS);
+	assert_int_equal(rule_of(text, "modelxlayers.1.mlp.up_proj"), QUANTISATION_ALWAYS);
+	assert_int_equal(rule_of(text, "model.layers.2.mlp.gate"), QUANTISATION_NEVER);
+	assert_int_equal(rule_of(text, "model.layers.2.mlp.gate_proj"), QUANTISATION_ALWAYS);
+	assert_int_equal(rule_of(text, "a.b.c"), QUANTISATION_NEVER);
+}
+
 #define PATTERN(text) EXCLUDED("\"re:" text "\"")
 
 static void test_pattern_matches_from_the_first_character_on(void **state)
@@ -245,6 +259,7 @@ int main(void)
 		cmocka_unit_test(test_reason_names_the_field_and_its_entry),
 		cmocka_unit_test(test_scheme_is_that_of_the_groups_targets),
 		cmocka_unit_test(test_name_goes_before_pattern_and_pattern_before_all),
+		cmocka_unit_test(test_modelopts_names_have_stars),
 		cmocka_unit_test(test_pattern_matches_from_the_first_character_on),
 		cmocka_unit_test(test_pattern_has_pythons_classes_and_groups),
 		cmocka_unit_test(test_pattern_repeats_what_is_before),
