@@ -86,7 +86,7 @@ bool rms_norm_fits(const struct op_rms_norm *a)
 static bool checks_packed(const struct weight *w)
 {
 	return w->data && packed_is(w->dtype) && packed_fits(w->rows, w->cols) &&
-	       !(w->dtype == DTYPE_U4 && w->factors);
+	       !(packed_is_u4(w->dtype) && w->factors);
 }
 
 bool gemm_fits(const struct op_gemm *a)

@@ -56,7 +56,7 @@ enum device_condition {
 };
 
 /* E4M3: of keys and values, and of packed weights (packed.h); U4: of packed weights alone. */
-enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_U8, DTYPE_E4M3, DTYPE_U4 };
+enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_U8, DTYPE_E4M3, DTYPE_U4, DTYPE_U4_32 };
 
 /* Of an element; not of packed weights. */
 static inline size_t dtype_bytes(enum dtype dtype)

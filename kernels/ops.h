@@ -17,13 +17,13 @@
 /*
  * A weight matrix. An op may read it before earlier work of its stream is done: none of that may write it.
  *
- * E4M3 and U4 are packed (kernels/packed.h): where device_info.packs, gemm, gated_gemm and norm_gemm take them as w,
- * expert_gemm and expert_gated_gemm too if units have factors, and decode_step answers -ENOTSUP; for all other
+ * E4M3, U4 and U4_32 are packed (kernels/packed.h): where device_info.packs, gemm, gated_gemm and norm_gemm take them as w,
+ * expert_gemm and expert_gated_gemm too, but for U4_32, if units have factors, and decode_step answers -ENOTSUP; for all other
  * ops they are invalid.
  */
 struct weight {
 	const void *data; /* [rows, cols], rows contiguous; or units */
-	enum dtype dtype; /* F32, BF16 or F16; E4M3 or U4 */
+	enum dtype dtype; /* F32, BF16 or F16; E4M3, U4 or U4_32 */
 	uint32_t rows, cols;
 	const float *factors; /* [rows], of E4M3 whose units have none; else NULL */
 };

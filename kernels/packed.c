@@ -11,10 +11,10 @@ bool packed_takes_factor(float factor)
 
 static void packed_factors(uint8_t *ret, enum dtype dtype, const float *factors, const uint8_t *zeros)
 {
-	for (uint32_t r = 0; r < PACKED_ROWS; r++) {
+	for (uint32_t r = 0; r < packed_groups(dtype) * PACKED_ROWS; r++) {
 		uint32_t bits = bits_of_float(factors[r]);
 
-		if (dtype == DTYPE_U4) {
+		if (zeros) {
 			assert(packed_takes_factor(factors[r]) && zeros[r] <= PACKED_ZERO_BITS);
 			bits |= zeros[r];
 		}
@@ -72,12 +72,12 @@ static void packed_u4_row(uint8_t *ret, const uint8_t *codes)
 void packed_unit(uint8_t *ret, enum dtype dtype, const uint8_t *codes, size_t pitch, const float *factors,
 	const uint8_t *zeros)
 {
-	assert(packed_is(dtype) && (dtype == DTYPE_U4) == (zeros != NULL) && (!zeros || factors));
+	assert(packed_is(dtype) && packed_is_u4(dtype) == (zeros != NULL) && (!zeros || factors));
 	for (uint32_t row = 0; row < PACKED_ROWS; row++) {
 		const uint8_t *from = codes + row * pitch;
 		uint8_t *lanes = ret + row * 4 * 16;
 
-		if (dtype == DTYPE_U4) {
+		if (zeros) {
 			packed_u4_row(lanes, from);
 			continue;
 		}
@@ -110,7 +110,7 @@ static struct packed_place packed_place_of(enum dtype dtype, uint32_t row, uint3
 
 void packed_to_f32(const struct weight *w, uint32_t row, float *ret)
 {
-	const bool is_u4 = w->dtype == DTYPE_U4, grouped = !w->factors;
+	const bool is_u4 = packed_is_u4(w->dtype), grouped = !w->factors;
 	const uint32_t unit_bytes = packed_unit_bytes(w->dtype, grouped), in_unit = row % PACKED_ROWS;
 	const uint8_t *units = (const uint8_t *)w->data +
 			       (uint64_t)(row / PACKED_ROWS) * (w->cols / PACKED_COLS) * unit_bytes;
@@ -120,10 +120,14 @@ void packed_to_f32(const struct weight *w, uint32_t row, float *ret)
 		const uint8_t *unit = units + (size_t)(col / PACKED_COLS) * unit_bytes;
 		const struct packed_place place = packed_place_of(w->dtype, in_unit, col % PACKED_COLS);
 		const uint32_t code = unit[place.byte] >> place.shift & (is_u4 ? 15 : 255);
+		const uint32_t group = col % PACKED_COLS / (PACKED_COLS / packed_groups(w->dtype));
 		uint32_t bits = grouped ? 0 : bits_of_float(w->factors[row]);
 
 		if (grouped)
-			memcpy(&bits, unit + packed_unit_bytes(w->dtype, false) + in_unit * sizeof(bits), sizeof(bits));
+			memcpy(&bits,
+				unit + packed_unit_bytes(w->dtype, false) +
+					(group * PACKED_ROWS + in_unit) * sizeof(bits),
+				sizeof(bits));
 		ret[col] = is_u4 ? ((float)code - (float)(bits & PACKED_ZERO_BITS)) *
 					   float_of_bits(bits & ~PACKED_ZERO_BITS)
 				 : e4m3_to_f32((uint8_t)code) * float_of_bits(bits);

@@ -12,9 +12,10 @@
 #include "kernels/packed.h"
 
 template <enum packed_kind KIND> struct packed_format {
-	static constexpr bool is_u4 = KIND == PACKED_U4, grouped = KIND != PACKED_E4M3_ROWS;
+	static constexpr bool is_u4 = KIND == PACKED_U4 || KIND == PACKED_U4_32, grouped = KIND != PACKED_E4M3_ROWS;
+	static constexpr int groups = KIND == PACKED_U4_32 ? 4 : 1; /* of a unit */
 	static constexpr uint32_t code_bytes = (is_u4 ? 1 : 2) * PACKED_FRAGMENT_BYTES;
-	static constexpr uint32_t unit_bytes = code_bytes + (grouped ? PACKED_ROWS * 4 : 0);
+	static constexpr uint32_t unit_bytes = code_bytes + (grouped ? groups * PACKED_ROWS * 4 : 0);
 };
 
 #if __CUDA_ARCH__ >= 900
@@ -50,16 +51,17 @@ __device__ __forceinline__ void widen_fragment(uint32_t (&to)[4][2], const uint4
 	}
 }
 
-/* Steps 2 i and 2 i + 1 of word i of a fragment of numbers from 0 to 15, for two words. */
-__device__ __forceinline__ void widen_fragment(uint32_t (&to)[4][2], uint32_t first, uint32_t second, uint32_t zeros)
+/* Steps 2 i and 2 i + 1 of word i of a fragment of numbers from 0 to 15, for two words and their zeros. */
+__device__ __forceinline__ void widen_fragment(
+	uint32_t (&to)[4][2], uint32_t first, uint32_t second, uint32_t first_zeros, uint32_t second_zeros)
 {
-	const uint32_t words[2] = {first, second};
+	const uint32_t words[2] = {first, second}, zeros[2] = {first_zeros, second_zeros};
 
 #pragma unroll
 	for (int i = 0; i < 2; i++)
 #pragma unroll
 		for (int j = 0; j < 4; j++)
-			to[i * 2 + j / 2][j % 2] = widen_u4(words[i] >> 4 * j, zeros);
+			to[i * 2 + j / 2][j % 2] = widen_u4(words[i] >> 4 * j, zeros[i]);
 }
 
 /* The zero that a factor's bits hold, as widen_u4 wants it. */
@@ -71,6 +73,23 @@ __device__ __forceinline__ uint32_t zeros_of(uint32_t factor_bits)
 template <class F> __device__ __forceinline__ float factor_of(uint32_t bits)
 {
 	return __uint_as_float(F::is_u4 ? bits & ~PACKED_ZERO_BITS : bits);
+}
+
+/* Where a unit in shared memory has the factors of group `group`, [8]. */
+template <class F> __device__ __forceinline__ uint32_t factors_at(uint32_t unit, int group)
+{
+	return unit + F::code_bytes + group * PACKED_ROWS * 4;
+}
+
+/* The zeros of this lane's row for a fragment's words 2 half and 2 half + 1, of 32 columns each. */
+template <class F> __device__ __forceinline__ uint2 zeros_of_half(uint32_t unit, int half)
+{
+	const uint32_t row = threadIdx.x % WARP / 4 * 4;
+	uint2 zeros;
+
+	zeros.x = zeros_of(load_4(factors_at<F>(unit, F::groups == 4 ? half * 2 : 0) + row));
+	zeros.y = F::groups == 4 ? zeros_of(load_4(factors_at<F>(unit, half * 2 + 1) + row)) : zeros.x;
+	return zeros;
 }
 
 /* Two widened numbers times their row's factor, rounded. */
@@ -92,10 +111,9 @@ __device__ static inline void widen_half(uint32_t (&to)[4][4], uint32_t lower, u
 		uint32_t words[4][2];
 
 		if constexpr (F::is_u4) {
-			const uint32_t zeros = zeros_of(load_4(units[i] + F::code_bytes + lane / 4 * 4));
-			const uint2 v = load_8(units[i] + at);
+			const uint2 zeros = zeros_of_half<F>(units[i], half), v = load_8(units[i] + at);
 
-			widen_fragment(words, v.x, v.y, zeros);
+			widen_fragment(words, v.x, v.y, zeros.x, zeros.y);
 		} else {
 			widen_fragment(words, load_16(units[i] + at));
 		}

@@ -33,6 +33,7 @@ static const struct skinny_variant variants[] = {
 	VARIANT(16, 16, 1024, true),
 
 	PACKED_VARIANTS(PACKED_E4M3_ROWS), PACKED_VARIANTS(PACKED_E4M3_GROUPS), PACKED_VARIANTS(PACKED_U4),
+	PACKED_VARIANTS(PACKED_U4_32),
 };
 
 enum { N_VARIANTS = sizeof(variants) / sizeof(variants[0]) };

@@ -34,13 +34,37 @@ template <class F> __device__ static inline void widen_unit(uint32_t (&to)[2][4]
 	const uint4 v = load_16(unit + lane * 16);
 
 	if constexpr (F::is_u4) {
-		const uint32_t zeros = zeros_of(load_4(unit + F::code_bytes + lane / 4 * 4));
+		const uint2 zeros = zeros_of_half<F>(unit, 0);
 
-		widen_fragment(to[0], v.x, v.y, zeros);
-		widen_fragment(to[1], v.z, v.w, zeros);
+		widen_fragment(to[0], v.x, v.y, zeros.x, zeros.y);
+		widen_fragment(to[1], v.z, v.w, zeros.x, zeros.y);
 	} else {
 		widen_fragment(to[0], v);
 		widen_fragment(to[1], load_16(unit + PACKED_FRAGMENT_BYTES + lane * 16));
+	}
+}
+
+/* Of four steps, with zeros of their own: all eight and their zeros would not fit in the registers. */
+template <class F> __device__ static inline void widen_steps(uint32_t (&to)[4][2], uint32_t unit, int half)
+{
+	const uint2 v = load_8(unit + threadIdx.x % WARP * 16 + half * 8), zeros = zeros_of_half<F>(unit, half);
+
+	widen_fragment(to, v.x, v.y, zeros.x, zeros.y);
+}
+
+/* sums += those of a group times its factors; they become 0. */
+template <class F>
+__device__ static inline void add_group(
+	float (&sums)[4], float (&even)[4], float (&odd)[4], uint32_t unit, int group)
+{
+	uint2 factors = {};
+
+	if (F::grouped)
+		factors = load_8(factors_at<F>(unit, group) + threadIdx.x % 4 * 8);
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		sums[i] += (even[i] + odd[i]) * (F::grouped ? factor_of<F>(i % 2 ? factors.y : factors.x) : 1);
+		even[i] = odd[i] = 0;
 	}
 }
 
@@ -95,24 +119,24 @@ template <enum packed_kind KIND, int M, int R, bool GATED> struct packed_rows {
 			float even[4] = {}, odd[4] = {};
 			uint32_t b[2][4][2];
 
-			widen_unit<F>(b, unit);
+			if constexpr (F::groups == 1)
+				widen_unit<F>(b, unit);
 #pragma unroll
 			for (int i = 0; i < 4; i++) { /* two chains of sums: a product's latency is long */
+				if constexpr (F::groups == 4)
+					if (i % 2 == 0)
+						widen_steps<F>(b[i / 2], unit, i / 2);
 				const uint32_t(&step)[4][2] = b[i / 2];
 
 				mma(even, lower[i][0], upper[i][0], lower[i][1], upper[i][1], step[i % 2 * 2][0],
 					step[i % 2 * 2][1]);
 				mma(odd, lower[i][2], upper[i][2], lower[i][3], upper[i][3], step[i % 2 * 2 + 1][0],
 					step[i % 2 * 2 + 1][1]);
+				if (F::groups == 4)
+					add_group<F>(sums[0][n], even, odd, unit, i);
 			}
-			uint2 factors = {};
-
-			if (F::grouped)
-				factors = load_8(unit + F::code_bytes + lane % 4 * 8);
-#pragma unroll
-			for (int i = 0; i < 4; i++)
-				sums[0][n][i] += (even[i] + odd[i]) *
-						 (F::grouped ? factor_of<F>(i % 2 ? factors.y : factors.x) : 1);
+			if (F::groups != 4)
+				add_group<F>(sums[0][n], even, odd, unit, 0);
 		}
 #endif
 	}

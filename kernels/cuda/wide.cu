@@ -24,7 +24,8 @@ struct wide_instance {
 
 static const struct wide_instance kernels[] = {
 	KERNEL(32, false), KERNEL(64, false), KERNEL(32, true), KERNEL(64, true),
-	PACKED_KERNELS(PACKED_E4M3_ROWS, 1), PACKED_KERNELS(PACKED_E4M3_GROUPS, 1), PACKED_KERNELS(PACKED_U4, 2)};
+	PACKED_KERNELS(PACKED_E4M3_ROWS, 1), PACKED_KERNELS(PACKED_E4M3_GROUPS, 1), PACKED_KERNELS(PACKED_U4, 2),
+	PACKED_KERNELS(PACKED_U4_32, 2)};
 
 enum { N_KERNELS = sizeof(kernels) / sizeof(kernels[0]) };
 

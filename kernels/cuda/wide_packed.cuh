@@ -5,7 +5,8 @@
 /*
  * wide.cuh's kernel for packed weights: the same tiles, warpgroups, clusters and stores. A warp takes two units
  * of 8 rows, widens the codes from shared memory to registers, which are an operand of its warpgroup's
- * product, and scales the sums of a group by its factors while the other warpgroup multiplies.
+ * product, and scales the sums of a group by its factors while the other warpgroup multiplies. Groups of 32 columns
+ * would want sums of their own after every second product: there W is rounded to bf16 with its factors.
  *
  * A stage is one or two units (128 columns each) of a tile's rows, in one box for each warpgroup, and x's boxes
  * of 64 columns. A bulk copy for each 8 rows was slower: a multiprocessor starts one in 50 to 90 ns.
@@ -79,24 +80,48 @@ template <class S, bool GATED> __device__ static inline void fetch_packed(const 
 
 /* ---- the warpgroups that multiply ---- */
 
+/* Widened columns [64 half, + 64) times the factors of their groups of 32, rounded. */
+template <class F>
+__device__ static inline void scale_half(uint32_t (&to)[4][4], uint32_t lower, uint32_t upper, int half)
+{
+	const uint32_t row = threadIdx.x % WARP / 4 * 4;
+
+#pragma unroll
+	for (int g = 0; g < 2; g++) {
+		const float low = factor_of<F>(load_4(factors_at<F>(lower, half * 2 + g) + row));
+		const float high = factor_of<F>(load_4(factors_at<F>(upper, half * 2 + g) + row));
+
+#pragma unroll
+		for (int j = g * 2; j < g * 2 + 2; j++)
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				to[j][i] = scaled(to[j][i], i % 2 ? high : low);
+	}
+}
+
 /* sums += the unit's product; x: its two boxes. */
 template <class S>
 __device__ static inline void multiply_unit(float (&sums)[S::n / 8][4], uint32_t lower, uint32_t upper, uint32_t x)
 {
 	typedef typename S::F F;
+	constexpr bool SCALES_SUMS = F::grouped && F::groups == 1;
 	const uint32_t row = threadIdx.x % WARP / 4;
-	float part[S::n / 8][4], (&to)[S::n / 8][4] = F::grouped ? part : sums;
+	float part[S::n / 8][4], (&to)[S::n / 8][4] = SCALES_SUMS ? part : sums;
 	uint32_t first[4][4], second[4][4];
 
 	widen_half<F>(first, lower, upper, 0);
+	if (F::groups == 4)
+		scale_half<F>(first, lower, upper, 0);
 	settle(first);
 	settle(to);
 	products_fence();
 #pragma unroll
 	for (int j = 0; j < 4; j++)
-		product_of_words(to, first[j], rows_at(x) + j * 2, !F::grouped || j > 0);
+		product_of_words(to, first[j], rows_at(x) + j * 2, !SCALES_SUMS || j > 0);
 	products_commit();
 	widen_half<F>(second, lower, upper, 1);
+	if (F::groups == 4)
+		scale_half<F>(second, lower, upper, 1);
 	settle(second);
 	products_fence();
 #pragma unroll
@@ -107,7 +132,7 @@ __device__ static inline void multiply_unit(float (&sums)[S::n / 8][4], uint32_t
 	settle(first);
 	settle(second);
 	settle(to);
-	if (!F::grouped)
+	if (!SCALES_SUMS)
 		return;
 	const float low = factor_of<F>(load_4(lower + F::code_bytes + row * 4));
 	const float high = factor_of<F>(load_4(upper + F::code_bytes + row * 4));

@@ -29,22 +29,27 @@ template <class F> __device__ static inline void widen_unit(const widen_args &a,
 	const uint8_t *unit = a.units + index * F::unit_bytes;
 	const uint64_t first_row = index / across * PACKED_ROWS;
 	uint32_t *to = (uint32_t *)(a.to + (first_row + row) * a.cols + index % across * PACKED_COLS) + lane % 4;
-	const uint32_t bits = F::grouped ? ((const uint32_t *)(unit + F::code_bytes))[row] : 0;
-	const float factor = F::grouped ? factor_of<F>(bits) : a.factors[first_row + row];
+	const uint32_t *const factors = (const uint32_t *)(unit + F::code_bytes) + row; /* [groups, 8] */
 	const uint4 v = ((const uint4 *)unit)[lane];
-	uint32_t words[2][4][2];
+	uint32_t words[2][4][2], bits[4]; /* of 32 columns each */
+	float factor[4];
 
+#pragma unroll
+	for (int g = 0; g < 4; g++) {
+		bits[g] = !F::grouped ? 0 : g < F::groups ? factors[g * PACKED_ROWS] : bits[0];
+		factor[g] = F::grouped ? factor_of<F>(bits[g]) : a.factors[first_row + row];
+	}
 	if constexpr (F::is_u4) {
-		widen_fragment(words[0], v.x, v.y, zeros_of(bits));
-		widen_fragment(words[1], v.z, v.w, zeros_of(bits));
+		widen_fragment(words[0], v.x, v.y, zeros_of(bits[0]), zeros_of(bits[1]));
+		widen_fragment(words[1], v.z, v.w, zeros_of(bits[2]), zeros_of(bits[3]));
 	} else {
 		widen_fragment(words[0], v);
 		widen_fragment(words[1], ((const uint4 *)(unit + PACKED_FRAGMENT_BYTES))[lane]);
 	}
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
-		to[i * 8] = scaled(words[i / 4][i % 4][0], factor);
-		to[i * 8 + 4] = scaled(words[i / 4][i % 4][1], factor);
+		to[i * 8] = scaled(words[i / 4][i % 4][0], factor[i / 2]);
+		to[i * 8 + 4] = scaled(words[i / 4][i % 4][1], factor[i / 2]);
 	}
 }
 
@@ -68,6 +73,8 @@ static widen_kernel widen_kernel_of(enum packed_kind kind)
 {
 	if (kind == PACKED_U4)
 		return widen<packed_format<PACKED_U4>>;
+	if (kind == PACKED_U4_32)
+		return widen<packed_format<PACKED_U4_32>>;
 	return kind == PACKED_E4M3_ROWS ? widen<packed_format<PACKED_E4M3_ROWS>>
 					: widen<packed_format<PACKED_E4M3_GROUPS>>;
 }

@@ -162,7 +162,7 @@ static void check_kinds(struct fixture *f, bool gated)
 	assert_int_equal(f->ops->info(f->device, &info), 0);
 	if (!f->device->kernels->norm_gemm)
 		skip();
-	for (int kind = PACKED_NOT; kind <= PACKED_U4; kind++) {
+	for (int kind = PACKED_NOT; kind <= PACKED_U4_32; kind++) {
 		if (kind == PACKED_NOT || info.packs)
 			check_kind(f, (enum packed_kind)kind, gated);
 	}

@@ -8,7 +8,7 @@ static void check_packed(struct fixture *f, const struct shapes *t)
 	struct device_info info;
 
 	assert_int_equal(f->ops->info(f->device, &info), 0);
-	for (int kind = PACKED_E4M3_ROWS; kind <= PACKED_U4 && info.packs; kind++) {
+	for (int kind = PACKED_E4M3_ROWS; kind <= PACKED_U4_32 && info.packs; kind++) {
 		struct shapes shapes = *t;
 
 		shapes.packed = (enum packed_kind)kind;

@@ -24,12 +24,12 @@
 /* A unit all of whose codes are 0 but one. */
 static void unit_of_one(uint8_t *unit, enum dtype dtype, uint32_t row, uint32_t col, uint8_t code)
 {
-	uint8_t codes[PACKED_ROWS * PACKED_COLS] = {0}, zeros[PACKED_ROWS] = {0};
-	const float factors[PACKED_ROWS] = {0};
+	uint8_t codes[PACKED_ROWS * PACKED_COLS] = {0}, zeros[PACKED_GROUPS_MAX * PACKED_ROWS] = {0};
+	const float factors[PACKED_GROUPS_MAX * PACKED_ROWS] = {0};
 
 	codes[row * PACKED_COLS + col] = code;
 	memset(unit, 0xff, packed_unit_bytes(dtype, true));
-	packed_unit(unit, dtype, codes, PACKED_COLS, factors, dtype == DTYPE_U4 ? zeros : NULL);
+	packed_unit(unit, dtype, codes, PACKED_COLS, factors, packed_is_u4(dtype) ? zeros : NULL);
 }
 
 /* The only byte that is not 0, and it is `value`. */
@@ -112,6 +112,50 @@ static void test_u4_factor_has_its_zero_in_its_lowest_bits(void **state)
 		memcpy(&bits, unit + 512 + 4 * r, sizeof(bits));
 		assert_int_equal(bits, bits_of_float(factors[r]) | zeros[r]);
 		assert_int_equal(bits & 31, zeros[r]);
+	}
+}
+
+/* The factors of columns 0 to 31 first. */
+static void test_u4_32_has_its_factors_by_group(void **state)
+{
+	uint8_t unit[640], codes[PACKED_ROWS * PACKED_COLS] = {0}, zeros[32];
+	float factors[32];
+
+	assert_int_equal(packed_unit_bytes(DTYPE_U4_32, true), sizeof(unit));
+	for (uint32_t i = 0; i < 32; i++) {
+		factors[i] = (float)(i + 1);
+		zeros[i] = (uint8_t)(i % 16);
+	}
+	packed_unit(unit, DTYPE_U4_32, codes, PACKED_COLS, factors, zeros);
+	for (uint32_t group = 0; group < 4; group++)
+		for (uint32_t r = 0; r < 8; r++) {
+			uint32_t bits;
+
+			memcpy(&bits, unit + 512 + 32 * group + 4 * r, sizeof(bits));
+			assert_int_equal(bits, bits_of_float((float)(group * 8 + r + 1)) | (group * 8 + r) % 16);
+		}
+}
+
+static void test_u4_32_comes_back(void **state)
+{
+	uint8_t unit[640], codes[PACKED_ROWS * PACKED_COLS], zeros[32];
+	const struct weight w = {unit, DTYPE_U4_32, PACKED_ROWS, PACKED_COLS, NULL};
+	float factors[32], have[PACKED_COLS];
+
+	for (uint32_t i = 0; i < sizeof(codes); i++)
+		codes[i] = (uint8_t)((i * 7 + i / PACKED_COLS) % 16);
+	for (uint32_t i = 0; i < 32; i++) {
+		factors[i] = bf16_to_f32((uint16_t)(0x3c01 + i * 97));
+		zeros[i] = (uint8_t)(i % 17);
+	}
+	packed_unit(unit, DTYPE_U4_32, codes, PACKED_COLS, factors, zeros);
+	for (uint32_t r = 0; r < PACKED_ROWS; r++) {
+		packed_to_f32(&w, r, have);
+		for (uint32_t k = 0; k < PACKED_COLS; k++) {
+			const uint32_t i = k / 32 * 8 + r;
+
+			assert_true(have[k] == (float)(codes[r * PACKED_COLS + k] - zeros[i]) * factors[i]);
+		}
 	}
 }
 
@@ -226,6 +270,8 @@ int main(void)
 		cmocka_unit_test(test_u4_code_is_in_the_nibble_that_the_header_names),
 		cmocka_unit_test(test_unit_is_taken_out_of_wider_rows),
 		cmocka_unit_test(test_u4_factor_has_its_zero_in_its_lowest_bits),
+		cmocka_unit_test(test_u4_32_has_its_factors_by_group),
+		cmocka_unit_test(test_u4_32_comes_back),
 		cmocka_unit_test(test_factors_of_all_float16_and_bfloat16_are_taken),
 		cmocka_unit_test(test_e4m3_without_groups_comes_back),
 		cmocka_unit_test(test_e4m3_in_groups_comes_back),
