@@ -116,6 +116,8 @@ static bool plan_choose_form(
 		form.rows += recipe->parts[i % recipe->n_parts].rows;
 		form.is_packed = form.is_packed && plan_packs_part(plan, &part, !i, &packing);
 	}
+	/* products of experts do not take it */
+	form.is_packed &= !(recipe->n_experts && packing.dtype == DTYPE_U4_32);
 	if (form.is_packed) {
 		form.dtype = packing.dtype;
 		form.grouped = packing.grouped || recipe->n_experts; /* which products of experts want */

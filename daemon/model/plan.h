@@ -17,7 +17,7 @@ struct plan_placement {
 	const struct safetensors_tensor *tensor; /* or the source's data */
 	struct quantised_source source;          /* format NULL: it is not quantised */
 	uint8_t *target;
-	enum dtype dtype;   /* in memory; E4M3 and U4: packed (kernels/packed.h) */
+	enum dtype dtype;   /* in memory; E4M3, U4 and U4_32: packed (kernels/packed.h) */
 	float *factors;     /* [rows] device, of a matrix packed without groups; else NULL */
 	uint32_t head_rows; /* rows of a head whose rows are pairs (safetensors.h); else 0 */
 	uint32_t *order;    /* [cols] device, which gets the order of a reordered matrix's columns; or NULL */

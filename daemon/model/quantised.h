@@ -78,7 +78,7 @@ uint64_t quantised_side_bytes(const struct quantised_source *source);
 
 /* How units hold a matrix. */
 struct quantised_packing {
-	enum dtype dtype; /* E4M3 or U4 */
+	enum dtype dtype; /* E4M3, U4 or U4_32 */
 	bool grouped;     /* with their factors; else each row has one (quantised_row_factors) */
 };
 #define QUANTISED_WIDENS 1 /* units cannot hold it */

@@ -11,6 +11,8 @@
 static_assert(QUANTISED_TILE_COLS == PACKED_COLS && QUANTISED_TILE_ROWS % PACKED_ROWS == 0,
 	"a tile is the codes of whole units");
 
+#define GROUP_MIN (PACKED_COLS / PACKED_GROUPS_MAX)
+
 /* All columns of a row are in one group. */
 static bool quantised_is_whole(const struct quantised_source *source)
 {
@@ -26,7 +28,7 @@ int quantised_packing_of(const struct quantised_source *source, const struct saf
 
 	if (!packed_fits(source->rows, source->cols))
 		return QUANTISED_WIDENS;
-	if (!quantised_is_whole(source) && source->block_cols % PACKED_COLS)
+	if (!quantised_is_whole(source) && source->block_cols % (is_u4 ? GROUP_MIN : PACKED_COLS))
 		return QUANTISED_WIDENS;
 	/* packed_takes_factor holds for all of float16 and bfloat16 */
 	if (is_u4 && source->sides[QUANTISED_FACTORS]->dtype == DTYPE_F32)
@@ -36,7 +38,10 @@ int quantised_packing_of(const struct quantised_source *source, const struct saf
 		return rc;
 	if (groups)
 		return QUANTISED_WIDENS;
-	ret->dtype = is_u4 ? DTYPE_U4 : DTYPE_E4M3;
+	if (is_u4)
+		ret->dtype = quantised_is_whole(source) || source->block_cols % PACKED_COLS == 0 ? DTYPE_U4 : DTYPE_U4_32;
+	else
+		ret->dtype = DTYPE_E4M3;
 	ret->grouped = is_u4 || !quantised_is_whole(source);
 	return 0;
 }
@@ -53,17 +58,19 @@ void quantised_row_factors(
 static void quantised_pack_unit(const struct quantised_source *source, const struct quantised_sides *sides,
 	const struct quantised_packing *packing, uint32_t row, uint32_t col, const uint8_t *codes, uint8_t *ret)
 {
-	const uint32_t n_groups = quantised_n_groups(source), g = col / source->block_cols;
-	uint8_t zeros[PACKED_ROWS];
-	float factors[PACKED_ROWS];
+	const uint32_t n_groups = quantised_n_groups(source), n = packed_groups(packing->dtype);
+	uint8_t zeros[PACKED_GROUPS_MAX * PACKED_ROWS];
+	float factors[PACKED_GROUPS_MAX * PACKED_ROWS];
 
-	for (uint32_t r = 0; r < PACKED_ROWS; r++) {
-		factors[r] = sides->factors[(size_t)((row + r) / source->block_rows) * n_groups + g];
-		zeros[r] = (uint8_t)(sides->zeros ? sides->zeros[(size_t)(row + r) * n_groups + g]
-						  : source->format->zero);
+	for (uint32_t i = 0; i < n * PACKED_ROWS; i++) {
+		const uint32_t r = row + i % PACKED_ROWS;
+		const uint32_t g = (col + i / PACKED_ROWS * (PACKED_COLS / n)) / source->block_cols;
+
+		factors[i] = sides->factors[(size_t)(r / source->block_rows) * n_groups + g];
+		zeros[i] = (uint8_t)(sides->zeros ? sides->zeros[(size_t)r * n_groups + g] : source->format->zero);
 	}
 	packed_unit(ret, packing->dtype, codes, QUANTISED_TILE_COLS, packing->grouped ? factors : NULL,
-		packing->dtype == DTYPE_U4 ? zeros : NULL);
+		packed_is_u4(packing->dtype) ? zeros : NULL);
 }
 
 int quantised_pack(const struct quantised_source *source, const struct quantised_sides *sides,

@@ -103,6 +103,11 @@ CASES = {
                                            "Linear": packed_config(strategy="group", group_size=128,
                                                                    symmetric=False)})),
     "modelopt-128": (LlamaConfig, EVEN, fp8((0, 0), "weight_scale", F32, (), ["input_scale"]), modelopt_config()),
+    "compressed-int4-32": (LlamaConfig, EVEN, packed(32, False, False, BF16),
+                           packed_config(strategy="group", group_size=32, symmetric=False)),
+    "awq-64": (LlamaConfig, EVEN, awq(64),
+               dict(quant_method="awq", bits=4, group_size=64, zero_point=True, version="gemm",
+                    modules_to_not_convert=None)),
 }
 
 

@@ -187,6 +187,8 @@ static struct checkpoint checkpoints[] = {
 	CHECKPOINT("gptq-order-256"),
 	CHECKPOINT("compressed-mixed-128"),
 	CHECKPOINT("modelopt-128"),
+	CHECKPOINT("compressed-int4-32"),
+	CHECKPOINT("awq-64"),
 	GGUF("llama"),
 	GGUF("llama-bias"),
 	GGUF("qwen2"),

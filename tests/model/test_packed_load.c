@@ -82,6 +82,8 @@ static const struct expected {
 	{"compressed-mixed-128", "qkv:rows o:rows gate_up:u4 down:u4 ",
 		"fp8 with a factor a row and int4 in groups of 128, kept packed"},
 	{"modelopt-128", "qkv:rows o:rows gate_up:rows down:rows ", "fp8 with a factor a tensor, kept packed"},
+	{"compressed-int4-32", "qkv:u4_32 o:u4_32 gate_up:u4_32 down:u4_32 ", "int4 in groups of 32, kept packed"},
+	{"awq-64", "qkv:u4_32 o:u4_32 gate_up:u4_32 down:u4_32 ", "int4 (awq) in groups of 64, kept packed"},
 	{"awq-128", "qkv:u4 o:u4 gate_up:u4 down:u4 ", "int4 (awq) in groups of 128, kept packed"},
 	/* columns or groups in no multiples of 128 */
 	{"fp8-blocks", "", "fp8 in blocks of 128 x 128, " WIDENED},
@@ -147,7 +149,8 @@ static void assert_packed(const struct packing *p, const char *want)
 		assert_false(packed_is(pairs[i].wide->dtype));
 		if (packed_is(w->dtype))
 			snprintf(have + strlen(have), sizeof(have) - strlen(have), "%s:%s ", pairs[i].name,
-				w->dtype == DTYPE_U4 ? "u4"
+				w->dtype == DTYPE_U4      ? "u4"
+				: w->dtype == DTYPE_U4_32 ? "u4_32"
 				: w->factors         ? "rows"
 						     : "groups");
 	}
@@ -162,6 +165,13 @@ static void test_weights_that_only_products_take_are_packed(void **state)
 static uint64_t aligned(uint64_t bytes)
 {
 	return (bytes + 255) / 256 * 256;
+}
+
+static uint64_t unit_bytes_of(const struct weight *w)
+{
+	if (w->dtype == DTYPE_E4M3)
+		return w->factors ? 1024 : 1056;
+	return w->dtype == DTYPE_U4 ? 544 : 640;
 }
 
 static void test_memory_is_that_of_units_and_factors(void **state)
@@ -180,7 +190,7 @@ static void test_memory_is_that_of_units_and_factors(void **state)
 		if (!packed_is(w->dtype))
 			continue;
 		less += aligned((uint64_t)w->rows * w->cols * dtype_bytes(pairs[i].wide->dtype));
-		more += aligned(units * (w->dtype == DTYPE_U4 ? 544 : w->factors ? 1024 : 1056));
+		more += aligned(units * unit_bytes_of(w));
 		more += w->factors ? aligned(w->rows * 4) : 0;
 	}
 	for (uint32_t layer = 0; layer < p->config.n_layers; layer++) {

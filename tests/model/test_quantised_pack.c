@@ -82,15 +82,35 @@ static void test_four_bits_with_factors_of_float32_are_widened(void **state)
 	expect_widening(&source);
 }
 
-static void test_blocks_that_are_no_multiple_of_128_are_widened(void **state)
+static void test_blocks_of_fp8_that_are_no_multiple_of_128_are_widened(void **state)
 {
 	static const uint32_t sizes[] = {16, 64, 192};
 
 	for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
 		const struct quantised_source fp8 = source_of(QUANTISATION_FP8, 128, sizes[i], &f32);
-		const struct quantised_source gptq = source_of(QUANTISATION_GPTQ, 1, sizes[i], &f16);
 
 		expect_widening(&fp8);
+	}
+}
+
+static void test_four_bits_in_groups_of_other_multiples_of_32_have_four_factors_a_unit(void **state)
+{
+	static const uint32_t sizes[] = {32, 64, 192};
+
+	for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+		const struct quantised_source gptq = source_of(QUANTISATION_GPTQ, 1, sizes[i], &f16);
+
+		expect_packing(&gptq, DTYPE_U4_32, true);
+	}
+}
+
+static void test_four_bits_in_groups_that_are_no_multiple_of_32_are_widened(void **state)
+{
+	static const uint32_t sizes[] = {16, 48, 136};
+
+	for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+		const struct quantised_source gptq = source_of(QUANTISATION_GPTQ, 1, sizes[i], &f16);
+
 		expect_widening(&gptq);
 	}
 }
@@ -113,7 +133,9 @@ int main(void)
 		cmocka_unit_test(test_fp8_has_factors_in_its_units_where_blocks_are_shorter),
 		cmocka_unit_test(test_four_bits_have_factors_in_their_units),
 		cmocka_unit_test(test_four_bits_with_factors_of_float32_are_widened),
-		cmocka_unit_test(test_blocks_that_are_no_multiple_of_128_are_widened),
+		cmocka_unit_test(test_blocks_of_fp8_that_are_no_multiple_of_128_are_widened),
+		cmocka_unit_test(test_four_bits_in_groups_of_other_multiples_of_32_have_four_factors_a_unit),
+		cmocka_unit_test(test_four_bits_in_groups_that_are_no_multiple_of_32_are_widened),
 		cmocka_unit_test(test_matrices_that_are_not_made_of_units_are_widened),
 	};
 
