@@ -125,7 +125,7 @@ static void gguf_config_parse_sizes(const struct field_object *own, struct model
 {
 	config->hidden_size = field_u32_needed(own, "embedding_length", 1, HF_WIDTH_MAX);
 	config->intermediate_size = field_u32_needed(own, "feed_forward_length", 1, HF_WIDTH_MAX);
-	config->n_layers = field_u32_needed(own, "block_count", 1, HF_LAYERS_MAX);
+	config->n_layers = field_u32_needed(own, "block_count", 1, MODEL_LAYERS_MAX);
 	config->n_heads = field_u32_needed(own, "attention.head_count", 1, HF_HEADS_MAX);
 	config->n_kv_heads =
 		field_u32(own, "attention.head_count_kv", 1, HF_HEADS_MAX, config->n_heads);

@@ -134,7 +134,7 @@ static void hf_config_parse_sizes(const struct field_object *root, const struct 
 {
 	config->hidden_size = field_u32_needed(root, "hidden_size", 1, HF_WIDTH_MAX);
 	config->intermediate_size = field_u32_needed(root, "intermediate_size", 1, HF_WIDTH_MAX);
-	config->n_layers = field_u32_needed(root, "num_hidden_layers", 1, HF_LAYERS_MAX);
+	config->n_layers = field_u32_needed(root, "num_hidden_layers", 1, MODEL_LAYERS_MAX);
 	config->n_heads = field_u32_needed(root, "num_attention_heads", 1, HF_HEADS_MAX);
 	config->vocab_size = field_u32_needed(root, "vocab_size", 1, HF_VOCAB_MAX);
 	if (hf_config_is_deepseek(family)) {

@@ -27,7 +27,6 @@ void hf_eagle_parse(const struct field_object *root, struct model_config *config
 /* Sizes that no model has. */
 #define HF_WIDTH_MAX (1u << 20)
 #define HF_HEADS_MAX 4096u
-#define HF_LAYERS_MAX 1000u
 #define HF_VOCAB_MAX (1u << 24)
 #define HF_LENGTH_MAX (1u << 28)
 

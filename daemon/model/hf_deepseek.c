@@ -158,7 +158,6 @@ static void hf_deepseek_parse_groups(const struct field_object *root,
 static void hf_deepseek_parse_expert_sizes(const struct field_object *root,
 	const struct deepseek_defaults *defaults, struct model_experts *e)
 {
-	e->layer_step = field_u32(root, "moe_layer_freq", 1, INT32_MAX, 1);
 	e->n_shared =
 		hf_deepseek_count(root, "n_shared_experts", MODEL_EXPERTS_MAX, defaults->n_shared);
 	e->intermediate_size = field_u32(
@@ -168,22 +167,33 @@ static void hf_deepseek_parse_expert_sizes(const struct field_object *root,
 		: field_u32_needed(root, "num_experts_per_tok", 1, e->n);
 }
 
+/* The layers that have experts, from the first one on, by moe_layer_freq. */
+static void hf_deepseek_parse_layers(const struct field_object *root, uint32_t first,
+	const struct model_config *config, struct model_experts *e)
+{
+	uint32_t step = field_u32(root, "moe_layer_freq", 1, INT32_MAX, 1);
+
+	for (uint32_t layer = first; layer < config->n_layers; layer++)
+		e->layers[layer] = layer % step == 0;
+}
+
 static void hf_deepseek_parse_experts(const struct field_object *root, struct model_config *config)
 {
 	bool is_v2 = config->family == MODEL_DEEPSEEK_V2;
 	const struct deepseek_defaults *defaults = is_v2 ? &v2_defaults : &v3_defaults;
 	struct model_experts *e = &config->experts;
+	uint32_t first = 0;
 	bool grouped;
 
 	e->n = hf_deepseek_count(root, "n_routed_experts", MODEL_EXPERTS_MAX, defaults->n_experts);
 	if (e->n)
-		e->first_layer = field_u32(
-			root, "first_k_dense_replace", 0, INT32_MAX, defaults->first_layer);
+		first = field_u32(root, "first_k_dense_replace", 0, INT32_MAX, defaults->first_layer);
 	/* A model whose layers are all dense has no experts, and no other field counts. */
-	if (!e->n || e->first_layer >= config->n_layers) {
+	if (!e->n || first >= config->n_layers) {
 		*e = (struct model_experts){0};
 		return;
 	}
+	hf_deepseek_parse_layers(root, first, config, e);
 	hf_deepseek_parse_expert_sizes(root, defaults, e);
 	hf_deepseek_note_default(root, "n_routed_experts", e->n, config);
 	hf_deepseek_note_default(root, "n_shared_experts", e->n_shared, config);

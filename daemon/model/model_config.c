@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/model/model_config.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -15,9 +16,8 @@ void model_config_deinit(struct model_config *config)
 
 bool model_layer_has_experts(const struct model_config *config, uint32_t layer)
 {
-	const struct model_experts *e = &config->experts;
-
-	return e->n && layer >= e->first_layer && layer % e->layer_step == 0;
+	assert(layer < MODEL_LAYERS_MAX);
+	return config->experts.n && config->experts.layers[layer];
 }
 
 /* A row of the cache, of one KV head. */

@@ -28,6 +28,7 @@ enum model_family {
 enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_FACTORS };
 
 #define MODEL_EOS_MAX 8
+#define MODEL_LAYERS_MAX 1000u
 #define MODEL_HEAD_DIM_MAX 1024
 
 #define MODEL_EXPERTS_MAX 1024
@@ -37,7 +38,7 @@ struct model_experts {
 	uint32_t n;               /* 0: all layers are dense */
 	uint32_t n_active, n_shared;
 	uint32_t intermediate_size; /* of one */
-	uint32_t first_layer, layer_step; /* layer l has them if l >= first_layer and step divides l */
+	bool layers[MODEL_LAYERS_MAX]; /* those that have them */
 	uint32_t n_groups, n_groups_active;
 	enum moe_score score;
 	bool group_top_two, choice_bias, normalise;

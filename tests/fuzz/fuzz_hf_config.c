@@ -45,7 +45,7 @@ static void check_latent(const struct model_config *c)
 		abort();
 	if (!e->n)
 		return;
-	if (e->n > MODEL_EXPERTS_MAX || !e->n_active || !e->intermediate_size || !e->layer_step ||
+	if (e->n > MODEL_EXPERTS_MAX || !e->n_active || !e->intermediate_size ||
 		!e->n_groups || e->n % e->n_groups || !e->n_groups_active ||
 		e->n_groups_active > e->n_groups ||
 		e->n_active > e->n / e->n_groups * e->n_groups_active ||

@@ -91,7 +91,7 @@ static void test_without_a_layer_of_experts_no_field_of_theirs_is_needed_or_look
 	/* V3's default of 8 groups does not go with 8 experts */
 	c = parse(V3(EIGHT ",\"first_k_dense_replace\":7,\"num_experts_per_tok\":null"));
 	assert_int_equal(c.experts.n, 0);
-	assert_int_equal(c.experts.first_layer, 0);
+	assert_false(model_layer_has_experts(&c, 5));
 }
 
 static void test_heads_of_keys_are_those_of_kv_b_whatever_the_field_says(void **state)

@@ -106,7 +106,7 @@ static void test_missing_expert_is_named(void **state)
 	assert_contains(error.text, "model.layers.1.mlp.gate.weight");
 	assert_contains(error.text, "[8, 160] is not [9, 160]");
 	l->config.experts.n = 8;
-	l->config.experts.first_layer = 0;
+	l->config.experts.layers[0] = true;
 	assert_int_equal(
 		model_measure(l->directory, &l->config, 64, DEVICE_F32, &bytes, &error), -EINVAL);
 	assert_contains(error.text, "tensor \"model.layers.0.mlp.gate.weight\" is missing");
