@@ -4,7 +4,7 @@
 
 /*
  * One forward pass as the families' layers see it (llama.c, deepseek.c, eagle.c), and the pieces
- * that they have in common (pass.c). The residual stays in one buffer, to which each block adds.
+ * that they have in common (pass.c, experts.c). The residual stays in one buffer, to which each block adds.
  *
  * Each function queues, or records, its ops. Errors are sticky: after a failed op none is queued, and
  * the pass returns its status.
@@ -47,6 +47,8 @@ void pass_attend(struct pass *p, uint32_t layer, uint32_t q_stride);
 void pass_mlp(struct pass *p, const struct model_layer *layer);
 /* The same of norm(residual) by the layer's post_norm, in its post_order; `normed` may be left as it is. */
 void pass_norm_mlp(struct pass *p, const struct model_layer *layer);
+/* The same, by the layer's experts where it has them (experts.c). */
+void pass_norm_feed(struct pass *p, const struct model_layer *layer);
 /* Logits of n_rows rows of x: of those of `index`, or of the first ones if it is NULL. */
 void pass_head(struct pass *p, const void *x, const int32_t *index, uint32_t n_rows);
 
