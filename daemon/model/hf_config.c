@@ -32,6 +32,7 @@ static const struct family families[] = {
 	{"MistralForCausalLM", MODEL_MISTRAL, 8, 0, 4096 * 32, 1, 2, 4096},
 	{"Qwen2ForCausalLM", MODEL_QWEN2, 32, 0, 32768, -1, -1, 4096},
 	{"Qwen3ForCausalLM", MODEL_QWEN3, 32, 128, 32768, -1, -1, 4096},
+	{"Qwen3MoeForCausalLM", MODEL_QWEN3_MOE, 4, 0, 32768, -1, -1, 4096},
 	{"DeepseekV2ForCausalLM", MODEL_DEEPSEEK_V2, 0, 0, 2048, 1, 2, 0},
 	{"DeepseekV3ForCausalLM", MODEL_DEEPSEEK_V3, 0, 0, 4096, 0, 1, 0},
 	{"LlamaForCausalLMEagle", MODEL_EAGLE, 0, 0, 2048, 1, 2, 0},
@@ -48,7 +49,8 @@ static bool hf_config_is_draft(const struct family *family)
 	return family->family == MODEL_EAGLE || family->family == MODEL_EAGLE3;
 }
 
-static bool hf_config_is_qwen(const struct family *family)
+/* In the other families a window is all layers'. */
+static bool hf_config_obeys_layer_types(const struct family *family)
 {
 	return family->family == MODEL_QWEN2 || family->family == MODEL_QWEN3;
 }
@@ -77,7 +79,7 @@ static const struct family *hf_config_find_family(const struct field_object *roo
 	field_fail(root, -ENOTSUP, "architectures \"%.64s\" is not one of %s", name,
 		draft ? "LlamaForCausalLMEagle, LlamaForCausalLMEagle3"
 		      : "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
-			"Qwen3ForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM");
+			"Qwen3ForCausalLM, Qwen3MoeForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM");
 	return NULL;
 }
 
@@ -143,6 +145,8 @@ static void hf_config_parse_sizes(const struct field_object *root, const struct 
 		hf_config_parse_head_dim(root, family, config);
 		hf_config_parse_kv_heads(root, family, config);
 	}
+	if (config->family == MODEL_QWEN3_MOE)
+		hf_qwen3_moe_parse(root, config);
 	config->max_seq_len = field_u32(
 		root, "max_position_embeddings", 1, HF_LENGTH_MAX, family->max_seq_len);
 	config->rms_norm_eps = (float)field_real(root, "rms_norm_eps", 0, 1, 1e-6);
@@ -163,7 +167,7 @@ static void hf_config_parse_biases(const struct field_object *root, struct model
 		field_fail(root, -ENOTSUP, "mlp_bias is not supported without n_shared_experts");
 	config->qkv_bias = attention || config->family == MODEL_QWEN2;
 	config->o_bias = attention;
-	config->qk_norm = config->family == MODEL_QWEN3;
+	config->qk_norm = config->family == MODEL_QWEN3 || config->family == MODEL_QWEN3_MOE;
 }
 
 /* ---- sliding windows ---- */
@@ -175,18 +179,18 @@ static uint32_t hf_config_parse_window(
 	bool use = family->family == MODEL_MISTRAL;
 
 	*ret_first = 0;
-	if (hf_config_is_qwen(family)) {
-		use = field_bool(root, "use_sliding_window", false);
+	if (hf_config_obeys_layer_types(family))
 		*ret_first = field_u32(root, "max_window_layers", 0, INT32_MAX, 28);
-	}
+	if (hf_config_obeys_layer_types(family) || family->family == MODEL_QWEN3_MOE)
+		use = field_bool(root, "use_sliding_window", false);
 	if (!use)
 		return 0;
 	return field_u32(root, "sliding_window", 1, INT32_MAX,
 		field_state(root, "sliding_window") == FIELD_ABSENT ? family->sliding_window : 0);
 }
 
-/* Does the layer slide, by layer_types? Only Qwen's models obey the list; with the others it must
- * not contradict the window that all layers share. */
+/* Does the layer slide, by layer_types? In a family that does not obey the list it must not contradict the
+ * window that all layers share. */
 static bool hf_config_parse_layer_type(const struct field_object *root, const struct family *family,
 	const json_t *types, uint32_t layer, uint32_t window)
 {
@@ -201,7 +205,7 @@ static bool hf_config_parse_layer_type(const struct field_object *root, const st
 		field_fail(root, -EINVAL,
 			"layer_types[%u] is sliding_attention, but there is no sliding_window",
 			layer);
-	if (!slides && window && !hf_config_is_qwen(family))
+	if (!slides && window && !hf_config_obeys_layer_types(family))
 		field_fail(root, -ENOTSUP,
 			"layer_types[%u] is full_attention, but sliding_window %u applies to all "
 			"layers of %s",

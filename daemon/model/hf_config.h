@@ -21,6 +21,8 @@ void hf_rope_parse(const struct field_object *root, struct model_config *config)
 /* Latent attention and experts of DeepSeek's families, and with them head_dim and n_kv_heads;
  * n_layers, n_heads and hidden_size are already set. */
 void hf_deepseek_parse(const struct field_object *root, struct model_config *config);
+/* Experts of Qwen3-MoE; n_layers is already set. */
+void hf_qwen3_moe_parse(const struct field_object *root, struct model_config *config);
 /* The fields that only draft models have; the sizes are already set. */
 void hf_eagle_parse(const struct field_object *root, struct model_config *config);
 

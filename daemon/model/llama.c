@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * A layer of the Llama family and its relatives, which differ in data, not in shape: biases and head
- * norms are there or not.
+ * A layer of the Llama family and its relatives, which differ in data, not in shape: biases, head
+ * norms and experts are there or not.
  */
 
 #include "daemon/model/pass.h"
@@ -40,5 +40,5 @@ void llama_layer(struct pass *p, uint32_t layer)
 	pass_begin_layer(p, layer);
 	pass_norm_gemm(p, &l->input_norm, l->input_order, &l->qkv, &l->qkv_bias, p->b->qkv);
 	llama_attention(p, layer);
-	pass_norm_mlp(p, l);
+	pass_norm_feed(p, l);
 }

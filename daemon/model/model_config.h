@@ -20,6 +20,7 @@ enum model_family {
 	MODEL_MISTRAL,
 	MODEL_QWEN2,
 	MODEL_QWEN3,
+	MODEL_QWEN3_MOE,
 	MODEL_DEEPSEEK_V2,
 	MODEL_DEEPSEEK_V3,
 	MODEL_EAGLE, /* draft models: daemon/model/draft.h */

@@ -79,7 +79,7 @@ static void main_print_help(void)
 	       "                     8B (Llama-3.1-8B), V2-Lite (DeepSeek-V2-Lite),\n"
 	       "                     Qwen2.5-0.5B, Qwen2.5-1.5B, Mistral-7B (v0.3)\n"
 	       "  --family NAME      default: the shape's; llama, mistral, qwen2, qwen3,\n"
-	       "                     deepseek_v2, deepseek_v3; eagle or eagle3: a draft\n"
+	       "                     qwen3_moe, deepseek_v2, deepseek_v3; eagle or eagle3: a draft\n"
 	       "                     of one layer for the model that the same sizes make,\n"
 	       "                     which for eagle3 has 3 layers or more (tiny: --layers 3)\n"
 	       "  --hidden N, --layers N, --heads N, --kv-heads N, --head-dim N, --inner N,\n"
@@ -88,9 +88,12 @@ static void main_print_help(void)
 	       "  --tied 0|1         the head is the embedding\n"
 	       "  --rank N, --q-rank N, --nope N, --rope N, --value N\n"
 	       "                     deepseek: latent attention (--q-rank 0: queries have none)\n"
-	       "  --experts N, --active N, --shared N, --expert-inner N, --groups N,\n"
-	       "  --groups-active N  deepseek: experts of a layer, those that a token sees, ...\n"
-	       "  --dense N          deepseek: layers without experts, the first ones\n"
+	       "  --experts N, --active N, --expert-inner N\n"
+	       "                     deepseek, qwen3_moe: experts of a layer, those that a token\n"
+	       "                     sees, the size of one\n"
+	       "  --dense N          deepseek, qwen3_moe: layers without experts, the first ones\n"
+	       "  --shared N, --groups N, --groups-active N\n"
+	       "                     deepseek: experts that every token sees, groups of experts\n"
 	       "  --window N         mistral: sliding window in tokens (default: 0, none)\n"
 	       "  --draft-vocab N    eagle3: ids that it knows (default: the model's vocabulary)\n"
 	       "  --seed N           of the weights (default: 1)\n"
@@ -175,9 +178,9 @@ static int main_take_given(struct model *model, const uint32_t given[N_NUMBERS],
 		if (!is_given[i])
 			continue;
 		model->shape.n[i] = given[i];
-		if (i >= RANK && !deepseek)
-			return fail("--%s is for the families deepseek_v2 and deepseek_v3",
-				names[i].name);
+		if (!model_may_have(model, (enum number)i))
+			return fail("--%s is for the families %s", names[i].name,
+				model_families_with((enum number)i));
 		if ((i == KV_HEADS || i == HEAD_DIM) && deepseek)
 			return fail("--%s is not for the families deepseek_v2 and deepseek_v3: "
 				    "--rank, --nope, --rope and --value size their heads",

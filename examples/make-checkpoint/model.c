@@ -22,6 +22,7 @@ static const struct {
 	{"mistral", "MistralForCausalLM", "mistral"},
 	{"qwen2", "Qwen2ForCausalLM", "qwen2"},
 	{"qwen3", "Qwen3ForCausalLM", "qwen3"},
+	{"qwen3_moe", "Qwen3MoeForCausalLM", "qwen3_moe"},
 	{"deepseek_v2", "DeepseekV2ForCausalLM", "deepseek_v2"},
 	{"deepseek_v3", "DeepseekV3ForCausalLM", "deepseek_v3"},
 	{"eagle", "LlamaForCausalLMEagle", "llama"},
@@ -60,7 +61,7 @@ int model_take_family(struct model *model, const char *name)
 			return 0;
 		}
 	}
-	return fail("there is no family \"%.*s\": llama, mistral, qwen2, qwen3, "
+	return fail("there is no family \"%.*s\": llama, mistral, qwen2, qwen3, qwen3_moe, "
 		    "deepseek_v2, deepseek_v3, eagle, eagle3",
 		NAME_SHOWN, name);
 }
@@ -83,17 +84,37 @@ bool model_is_deepseek(const struct model *model)
 	return model->family == DEEPSEEK_V2 || model->family == DEEPSEEK_V3;
 }
 
+static bool model_number_is_of_experts(enum number number)
+{
+	return number == EXPERTS || number == ACTIVE || number == EXPERT_INNER || number == DENSE;
+}
+
+bool model_may_have(const struct model *model, enum number number)
+{
+	return number < RANK || model_is_deepseek(model) ||
+	       (model->family == QWEN3_MOE && model_number_is_of_experts(number));
+}
+
+const char *model_families_with(enum number number)
+{
+	return model_number_is_of_experts(number) ? "qwen3_moe, deepseek_v2 and deepseek_v3"
+						  : "deepseek_v2 and deepseek_v3";
+}
+
+static bool model_has_experts(const struct model *model)
+{
+	return model_may_have(model, EXPERTS);
+}
+
 static bool model_is_draft(const struct model *model)
 {
 	return model->family == EAGLE || model->family == EAGLE3;
 }
 
-static int model_check_deepseek(const struct model *model)
+static int model_check_experts(const struct model *model)
 {
 	const uint32_t *n = model->shape.n;
 
-	if (n[ROPE] % 2 != 0)
-		return fail("--rope %u is odd", n[ROPE]);
 	if (n[DENSE] > n[LAYERS])
 		return fail("--dense %u is more than --layers %u", n[DENSE], n[LAYERS]);
 	if (n[EXPERTS] % n[GROUPS] != 0)
@@ -101,6 +122,8 @@ static int model_check_deepseek(const struct model *model)
 	if (n[GROUPS_ACTIVE] > n[GROUPS])
 		return fail("--groups-active %u is more than --groups %u", n[GROUPS_ACTIVE],
 			n[GROUPS]);
+	if (n[ACTIVE] > n[EXPERTS])
+		return fail("--active %u is more than --experts %u", n[ACTIVE], n[EXPERTS]);
 	if (n[ACTIVE] > n[EXPERTS] / n[GROUPS] * n[GROUPS_ACTIVE])
 		return fail("--active %u is more than the experts of --groups-active %u groups",
 			n[ACTIVE], n[GROUPS_ACTIVE]);
@@ -122,8 +145,14 @@ int model_check(struct model *model)
 		return fail("--draft-vocab %u is more than --vocab %u", n[DRAFT_VOCAB], n[VOCAB]);
 	if ((model->family != LLAMA && !model_is_draft(model)) || n[MAX_LENGTH] <= 8192)
 		model->shape.rope_factor = 0;
+	if (model->family == QWEN3_MOE) {
+		n[GROUPS] = n[GROUPS_ACTIVE] = 1;
+		n[SHARED] = 0;
+	}
+	if (model_has_experts(model) && model_check_experts(model) < 0)
+		return -1;
 	if (model_is_deepseek(model))
-		return model_check_deepseek(model);
+		return n[ROPE] % 2 == 0 ? 0 : fail("--rope %u is odd", n[ROPE]);
 	if (n[HEADS] % n[KV_HEADS] != 0)
 		return fail("--heads %u is not a multiple of --kv-heads %u", n[HEADS], n[KV_HEADS]);
 	if (n[HEAD_DIM] % 2 != 0)
@@ -144,7 +173,7 @@ enum kind { MATRIX, NORM, BIAS };
 static size_t model_max_tensors(const struct model *model)
 {
 	const uint32_t *n = model->shape.n;
-	size_t experts = model_is_deepseek(model) ? (size_t)3 * n[EXPERTS] : 0;
+	size_t experts = model_has_experts(model) ? (size_t)3 * n[EXPERTS] : 0;
 
 	return n[LAYERS] * (TENSORS_A_LAYER + experts) + TENSORS_BESIDE;
 }
@@ -201,7 +230,7 @@ static void model_add_attention(struct model *model, const char *layer)
 		model_add(model, BIAS, 1, 0, kv, "%s.self_attn.k_proj.bias", layer);
 		model_add(model, BIAS, 1, 0, kv, "%s.self_attn.v_proj.bias", layer);
 	}
-	if (model->family == QWEN3) {
+	if (model->family == QWEN3 || model->family == QWEN3_MOE) {
 		model_add(model, NORM, 1, 0, n[HEAD_DIM], "%s.self_attn.q_norm.weight", layer);
 		model_add(model, NORM, 1, 0, n[HEAD_DIM], "%s.self_attn.k_norm.weight", layer);
 	}
@@ -303,7 +332,7 @@ static void model_list_target(struct model *model)
 	model_add(model, MATRIX, 1, n[VOCAB], n[HIDDEN], "model.embed_tokens.weight");
 	for (uint32_t i = 0; i < n[LAYERS]; i++) {
 		snprintf(layer, sizeof(layer), "model.layers.%u", i);
-		model_add_layer(model, layer, model_is_deepseek(model) && i >= n[DENSE]);
+		model_add_layer(model, layer, model_has_experts(model) && i >= n[DENSE]);
 	}
 	model_add(model, NORM, 1, 0, n[HIDDEN], "model.norm.weight");
 	if (!n[TIED])
@@ -372,12 +401,26 @@ static void model_print_deepseek(const struct model *model, FILE *file)
 		method, v3 ? "sigmoid" : "softmax", v3 ? "true" : "false", v3 ? "2.5" : "1.0");
 }
 
+static void model_print_qwen3_moe(const struct model *model, FILE *file)
+{
+	const uint32_t *n = model->shape.n;
+
+	fprintf(file,
+		"  \"num_experts\": %u,\n  \"num_experts_per_tok\": %u,\n"
+		"  \"moe_intermediate_size\": %u,\n  \"norm_topk_prob\": true,\n"
+		"  \"decoder_sparse_step\": 1,\n  \"mlp_only_layers\": [",
+		n[EXPERTS], n[ACTIVE], n[EXPERT_INNER]);
+	for (uint32_t i = 0; i < n[DENSE]; i++)
+		fprintf(file, "%s%u", i ? ", " : "", i);
+	fprintf(file, "],\n");
+}
+
 void model_print_config(const void *arg, FILE *file)
 {
 	const struct model *model = arg;
 	const uint32_t *n = model->shape.n;
 	bool llama3 = n[VOCAB] == 128256, deepseek = model_is_deepseek(model);
-	bool qwen = model->family == QWEN2 || model->family == QWEN3;
+	bool qwen = model->family == QWEN2 || model->family == QWEN3 || model->family == QWEN3_MOE;
 
 	fprintf(file, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n",
 		families[model->family].architecture, families[model->family].type);
@@ -391,6 +434,8 @@ void model_print_config(const void *arg, FILE *file)
 		n[MAX_LENGTH]);
 	if (deepseek)
 		model_print_deepseek(model, file);
+	if (model->family == QWEN3_MOE)
+		model_print_qwen3_moe(model, file);
 	if (model->family == MISTRAL && n[WINDOW])
 		fprintf(file, "  \"sliding_window\": %u,\n", n[WINDOW]);
 	else if (model->family == MISTRAL || qwen)

@@ -25,6 +25,7 @@ enum family {
 	MISTRAL,
 	QWEN2,
 	QWEN3,
+	QWEN3_MOE,
 	DEEPSEEK_V2,
 	DEEPSEEK_V3,
 	EAGLE, /* drafts */
@@ -44,7 +45,7 @@ enum number {
 	TIED,
 	WINDOW,
 	DRAFT_VOCAB,
-	/* DeepSeek's, all that follow: latent attention, then experts */
+	/* all that follow are not every family's (model_may_have): latent attention, then experts */
 	RANK,
 	Q_RANK, /* 0: queries have no latent */
 	NOPE,
@@ -95,6 +96,9 @@ struct model {
 int model_take_family(struct model *model, const char *name);
 int model_take_shape(struct model *model, const char *name);
 bool model_is_deepseek(const struct model *model);
+/* Whether the number, RANK or later, has a meaning for the family; the families for which it has one, as text. */
+bool model_may_have(const struct model *model, enum number number);
+const char *model_families_with(enum number number);
 /* What the numbers have to do with each other, and rope scaling, which is Llama's. 0, or -1 with a
  * sentence. */
 int model_check(struct model *model);

@@ -16,7 +16,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Config, LlamaConfig,
-                          MistralConfig, Qwen2Config, Qwen3Config)
+                          MistralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OUT = os.path.join(HERE, "checkpoints")
@@ -40,6 +40,9 @@ LATENT = dict(num_key_value_heads=4, num_hidden_layers=3, kv_lora_rank=24, q_lor
               qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10, n_routed_experts=8,
               num_experts_per_tok=3, n_shared_experts=2, moe_intermediate_size=16,
               first_k_dense_replace=1)
+
+# Experts beside plain attention.
+MOE = dict(head_dim=16, num_hidden_layers=3, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=24)
 
 # name: (class, sizes and fields, what to switch off, how to write config.json, prompt length, dtypes)
 CASES = {
@@ -96,6 +99,11 @@ CASES = {
         q_lora_rank=None, n_shared_experts=1, n_group=1, topk_group=1, norm_topk_prob=False,
         routed_scaling_factor=1.0, rope_interleave=False), dict(rope_interleave=True), "new", 33,
         "bf16"),
+    "qwen3-moe": (Qwen3MoeConfig, MOE | dict(norm_topk_prob=True, mlp_only_layers=[1]),
+                  dict(norm_topk_prob=False), "new", 34, "bf16"),
+    "qwen3-moe-step": (Qwen3MoeConfig, MOE | dict(
+        num_hidden_layers=4, decoder_sparse_step=2, attention_bias=True, use_sliding_window=True,
+        sliding_window=8, tie_word_embeddings=True), dict(sliding_window=None), "old", 41, "bf16"),
 }
 
 TORCH = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
@@ -132,6 +140,8 @@ def rewrite_config(path, style):
         config["torch_dtype"] = config.pop("dtype", "bfloat16")
         if config.get("head_dim") == config["hidden_size"] // config["num_attention_heads"]:
             del config["head_dim"]
+        if "num_local_experts" in config:
+            config["num_experts"] = config.pop("num_local_experts")
     elif style == "layers":
         del config["layer_types"]
     with open(path, "w") as f:

@@ -94,6 +94,24 @@ static void test_tiny_model_of_each_family_is_served(void **state)
 	serve_end(&daemon, m);
 }
 
+static void test_tiny_model_with_experts_beside_plain_attention_is_served(void **state)
+{
+	struct daemon daemon;
+	float logits[3][VOCAB];
+
+	must_make("a", OPTIONS("--family", "qwen3"));
+	must_make("b", OPTIONS("--family", "qwen3_moe", "--dense", "2"));
+	must_make("c", OPTIONS("--family", "qwen3_moe"));
+	struct mimeo *m = serve_made(&daemon, 3);
+	answer(m, "a", logits[0]);
+	answer(m, "b", logits[1]);
+	answer(m, "c", logits[2]);
+	/* without a layer of experts it is Qwen3 */
+	assert_memory_equal(logits[0], logits[1], sizeof(logits[0]));
+	assert_memory_not_equal(logits[0], logits[2], sizeof(logits[0]));
+	serve_end(&daemon, m);
+}
+
 /* Routed, grouped and shared experts, and both ways to make a query. */
 static void test_tiny_model_of_each_deepseek_family_is_served(void **state)
 {
@@ -244,6 +262,11 @@ static void test_nonsense_is_status_2_and_names_the_option(void **state)
 			"--kv-heads is not for the families deepseek_v2 and deepseek_v3"},
 		{{"--family", "deepseek_v2", "--dense", "9", "--layers", "2"},
 			"--dense 9 is more than --layers 2"},
+		{{"--family", "qwen3_moe", "--groups", "2"},
+			"--groups is for the families deepseek_v2 and deepseek_v3"},
+		{{"--family", "qwen3", "--experts", "4"},
+			"--experts is for the families qwen3_moe, deepseek_v2 and deepseek_v3"},
+		{{"--family", "qwen3_moe", "--active", "9"}, "--active 9 is more than --experts 8"},
 	};
 	struct program_output output;
 
@@ -258,6 +281,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		MAKING(test_tiny_model_of_each_family_is_served),
+		MAKING(test_tiny_model_with_experts_beside_plain_attention_is_served),
 		MAKING(test_tiny_model_of_each_deepseek_family_is_served),
 		MAKING(test_shards_and_threads_make_no_difference),
 		MAKING(test_same_seed_same_bytes_and_another_seed_others),

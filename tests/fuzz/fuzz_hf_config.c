@@ -36,12 +36,9 @@ static void check_latent(const struct model_config *c)
 {
 	const struct model_experts *e = &c->experts;
 
-	if (!c->latent.rank) {
-		if (e->n || c->q_rank)
-			abort();
-		return;
-	}
-	if (c->n_kv_heads != 1 || !c->latent.nope || !c->latent.v || c->latent.rope != c->head_dim)
+	if (!c->latent.rank && c->q_rank)
+		abort();
+	if (c->latent.rank && (c->n_kv_heads != 1 || !c->latent.nope || !c->latent.v || c->latent.rope != c->head_dim))
 		abort();
 	if (!e->n)
 		return;

@@ -156,6 +156,8 @@ static struct checkpoint checkpoints[] = {
 	CHECKPOINT("qwen2-mixed"),
 	CHECKPOINT("qwen3"),
 	CHECKPOINT("qwen3-bias-window"),
+	CHECKPOINT("qwen3-moe"),
+	CHECKPOINT("qwen3-moe-step"),
 	LATENT("deepseek-v2"),
 	LATENT("deepseek-v2-groups"),
 	LATENT("deepseek-v2-yarn"),
