@@ -14,7 +14,7 @@ static bool decode_serves_model(const struct model *model, uint32_t max_tokens)
 {
 	const struct model_config *c = &model->config;
 
-	if (c->family > MODEL_QWEN3 || c->experts.n || c->o_bias || c->mlp_bias || model->deterministic || c->kv_fp8)
+	if (c->family > MODEL_PHI3 || c->experts.n || c->o_bias || c->mlp_bias || model->deterministic || c->kv_fp8)
 		return false;
 	for (uint32_t l = 0; l < c->n_layers; l++)
 		if (c->windows[l] && c->windows[l] < max_tokens)

@@ -32,6 +32,7 @@ static const struct family families[] = {
 	{"MistralForCausalLM", MODEL_MISTRAL, 8, 0, 4096 * 32, 1, 2, 4096},
 	{"Qwen2ForCausalLM", MODEL_QWEN2, 32, 0, 32768, -1, -1, 4096},
 	{"Qwen3ForCausalLM", MODEL_QWEN3, 32, 128, 32768, -1, -1, 4096},
+	{"Phi3ForCausalLM", MODEL_PHI3, 0, 0, 4096, 1, 32000, 0},
 	{"Qwen3MoeForCausalLM", MODEL_QWEN3_MOE, 4, 0, 32768, -1, -1, 4096},
 	{"DeepseekV2ForCausalLM", MODEL_DEEPSEEK_V2, 0, 0, 2048, 1, 2, 0},
 	{"DeepseekV3ForCausalLM", MODEL_DEEPSEEK_V3, 0, 0, 4096, 0, 1, 0},
@@ -78,8 +79,9 @@ static const struct family *hf_config_find_family(const struct field_object *roo
 	}
 	field_fail(root, -ENOTSUP, "architectures \"%.64s\" is not one of %s", name,
 		draft ? "LlamaForCausalLMEagle, LlamaForCausalLMEagle3"
-		      : "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
-			"Qwen3ForCausalLM, Qwen3MoeForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM");
+		      : "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
+			"Phi3ForCausalLM, Qwen3MoeForCausalLM, DeepseekV2ForCausalLM, "
+			"DeepseekV3ForCausalLM");
 	return NULL;
 }
 
@@ -149,7 +151,8 @@ static void hf_config_parse_sizes(const struct field_object *root, const struct 
 		hf_qwen3_moe_parse(root, config);
 	config->max_seq_len = field_u32(
 		root, "max_position_embeddings", 1, HF_LENGTH_MAX, family->max_seq_len);
-	config->rms_norm_eps = (float)field_real(root, "rms_norm_eps", 0, 1, 1e-6);
+	config->rms_norm_eps =
+		(float)field_real(root, "rms_norm_eps", 0, 1, family->family == MODEL_PHI3 ? 1e-5 : 1e-6);
 	config->tie_word_embeddings = field_bool(root, "tie_word_embeddings", false);
 }
 
@@ -157,7 +160,7 @@ static void hf_config_parse_biases(const struct field_object *root, struct model
 {
 	bool attention = false;
 
-	if (config->family != MODEL_MISTRAL && config->family != MODEL_QWEN2)
+	if (config->family != MODEL_MISTRAL && config->family != MODEL_QWEN2 && config->family != MODEL_PHI3)
 		attention = field_bool(root, "attention_bias", false);
 	if (config->family == MODEL_LLAMA || config->family == MODEL_DEEPSEEK_V2 ||
 		config->draft.vocab_size)
@@ -176,7 +179,7 @@ static void hf_config_parse_biases(const struct field_object *root, struct model
 static uint32_t hf_config_parse_window(
 	const struct field_object *root, const struct family *family, uint32_t *ret_first)
 {
-	bool use = family->family == MODEL_MISTRAL;
+	bool use = family->family == MODEL_MISTRAL || family->family == MODEL_PHI3;
 
 	*ret_first = 0;
 	if (hf_config_obeys_layer_types(family))

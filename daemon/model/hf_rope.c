@@ -15,6 +15,7 @@
 #define BETA_FAST_DEFAULT 32.0
 #define BETA_SLOW_DEFAULT 1.0
 #define FACTOR_MAX 1e6
+#define PHI3_ORIGINAL_LENGTH 4096.0
 
 static struct field_object hf_rope_find_settings(const struct field_object *root)
 {
@@ -37,6 +38,22 @@ static void hf_rope_refuse_nested(const struct field_object *settings)
 				"%s is an object: rope settings per layer type are not supported",
 				key);
 	}
+}
+
+/* The rotated part of a head: rotary_dim, which stays 0 if it is all of it. */
+static void hf_rope_parse_partial(
+	const struct field_object *root, const struct field_object *settings, struct model_config *config)
+{
+	const char *key = "partial_rotary_factor";
+	const struct field_object *from = field_state(settings, key) == FIELD_THERE ? settings : root;
+	double partial = field_real(from, key, 0, 1, 1.0);
+	uint32_t dim = (uint32_t)(config->head_dim * partial);
+
+	if (dim < 2 || dim % 2)
+		field_fail(from, -ENOTSUP,
+			"%s %g rotates %u of head_dim %u elements, which is not an even number from 2 on", key, partial,
+			dim, config->head_dim);
+	config->rotary_dim = dim < config->head_dim ? dim : 0;
 }
 
 static void hf_rope_refuse_partial(const struct field_object *object)
@@ -68,14 +85,14 @@ static enum rope_type hf_rope_parse_type(const struct field_object *settings)
 	return ROPE_DEFAULT;
 }
 
-static double hf_rope_parse_original_length(const struct field_object *root,
-	const struct field_object *settings, const struct model_config *config)
+static double hf_rope_parse_original_length(
+	const struct field_object *root, const struct field_object *settings, double absent)
 {
 	const char *key = "original_max_position_embeddings";
 	const struct field_object *from =
 		field_state(root, key) == FIELD_THERE ? root : settings;
 
-	return field_real(from, key, 1, 1e9, config->max_seq_len);
+	return field_real(from, key, 1, 1e9, absent);
 }
 
 static void hf_rope_parse_llama3(const struct field_object *settings, struct model_config *config)
@@ -113,6 +130,78 @@ static void hf_rope_parse_yarn(const struct field_object *settings, struct model
 		rope->beta_slow = BETA_SLOW_DEFAULT;
 }
 
+/* ---- longrope ---- */
+
+/* A factor a rotated pair. */
+static void hf_rope_parse_factors(const struct field_object *settings, const char *key, uint32_t n, float *ret)
+{
+	const json_t *list = json_object_get(settings->json, key);
+
+	if (!json_is_array(list) || json_array_size(list) != n) {
+		field_fail(settings, -EINVAL,
+			"%s is not a list of %u numbers, one a pair of a head's rotated elements", key, n);
+		return;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		const json_t *item = json_array_get(list, i);
+		double factor = json_number_value(item);
+
+		if (!json_is_number(item))
+			field_fail(settings, -EINVAL, "%s[%u] is not a number", key, i);
+		else if (!(factor >= 1e-6 && factor <= FACTOR_MAX))
+			field_fail(settings, -EINVAL, "%s[%u] %g is not between 1e-06 and %g", key, i, factor,
+				FACTOR_MAX);
+		ret[i] = (float)factor;
+	}
+}
+
+static void hf_rope_parse_longrope(const struct field_object *root, const struct field_object *settings,
+	struct model_config *config)
+{
+	static const char *const unsupported[] = {"short_mscale", "long_mscale"};
+	struct model_rope *rope = &config->rope;
+	uint32_t n = (config->rotary_dim ? config->rotary_dim : config->head_dim) / 2;
+
+	for (size_t i = 0; i < sizeof(unsupported) / sizeof(unsupported[0]); i++) {
+		if (field_state(settings, unsupported[i]) == FIELD_THERE)
+			field_fail(settings, -ENOTSUP, "%s is not supported", unsupported[i]);
+	}
+	rope->original_max_position_embeddings =
+		hf_rope_parse_original_length(root, settings, PHI3_ORIGINAL_LENGTH);
+	if (rope->original_max_position_embeddings < 2)
+		field_fail(root, -EINVAL, "original_max_position_embeddings %g is less than 2",
+			rope->original_max_position_embeddings);
+	rope->factor = field_real(settings, "factor", 1e-6, FACTOR_MAX,
+		config->max_seq_len / rope->original_max_position_embeddings);
+	rope->attention_factor = field_real(settings, "attention_factor", 0, FACTOR_MAX, -1);
+	hf_rope_parse_factors(settings, "short_factor", n, rope->factors);
+	hf_rope_parse_factors(settings, "long_factor", n, rope->long_factors);
+}
+
+/* Phi-3 rotates a part of a head, and knows longrope alone, by two older names as well. */
+static void hf_rope_parse_phi3(const struct field_object *root, const struct field_object *settings,
+	struct model_config *config)
+{
+	static const char *const names[] = {"longrope", "su", "yarn"};
+	const char *key = field_state(settings, "rope_type") == FIELD_THERE ? "rope_type" : "type";
+	const char *name = field_string(settings, key, "default");
+
+	/* tables have room for the pairs of a valid head */
+	if (root->file->rc)
+		return;
+	hf_rope_parse_partial(root, settings, config);
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		if (!strcmp(name, names[i]))
+			config->rope.type = ROPE_LONGROPE;
+	}
+	if (config->rope.type == ROPE_LONGROPE)
+		hf_rope_parse_longrope(root, settings, config);
+	else if (strcmp(name, "default"))
+		field_fail(settings, -ENOTSUP, "%s \"%.64s\" is not one of default, longrope, su, yarn", key, name);
+}
+
+/* ---- all of it ---- */
+
 void hf_rope_parse(const struct field_object *root, struct model_config *config)
 {
 	const struct field_object settings = hf_rope_find_settings(root);
@@ -121,17 +210,21 @@ void hf_rope_parse(const struct field_object *root, struct model_config *config)
 	rope->factor = 1;
 	rope->attention_factor = rope->mscale = rope->mscale_all_dim = -1;
 	hf_rope_refuse_nested(&settings);
-	hf_rope_refuse_partial(root);
-	hf_rope_refuse_partial(&settings);
 	rope->theta = field_real(&settings, "rope_theta", 1.0001, 1e15,
 		field_real(root, "rope_theta", 1.0001, 1e15, THETA_DEFAULT));
+	if (config->family == MODEL_PHI3) {
+		hf_rope_parse_phi3(root, &settings, config);
+		return;
+	}
+	hf_rope_refuse_partial(root);
+	hf_rope_refuse_partial(&settings);
 	rope->type = hf_rope_parse_type(&settings);
 	/* latent attention reads it whatever stretches the positions */
 	if (rope->type != ROPE_DEFAULT)
 		rope->mscale_all_dim = field_real(&settings, "mscale_all_dim", 0, FACTOR_MAX, -1);
 	if (rope->type == ROPE_LLAMA3 || rope->type == ROPE_YARN)
 		rope->original_max_position_embeddings =
-			hf_rope_parse_original_length(root, &settings, config);
+			hf_rope_parse_original_length(root, &settings, config->max_seq_len);
 	if (rope->type == ROPE_LINEAR)
 		rope->factor = field_real_needed(&settings, "factor", 1e-6, FACTOR_MAX);
 	else if (rope->type == ROPE_LLAMA3)

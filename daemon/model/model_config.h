@@ -20,13 +20,14 @@ enum model_family {
 	MODEL_MISTRAL,
 	MODEL_QWEN2,
 	MODEL_QWEN3,
+	MODEL_PHI3,
 	MODEL_QWEN3_MOE,
 	MODEL_DEEPSEEK_V2,
 	MODEL_DEEPSEEK_V3,
 	MODEL_EAGLE, /* draft models: daemon/model/draft.h */
 	MODEL_EAGLE3,
 };
-enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_FACTORS };
+enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_FACTORS, ROPE_LONGROPE };
 
 #define MODEL_EOS_MAX 8
 #define MODEL_LAYERS_MAX 1000u
@@ -59,13 +60,14 @@ struct model_rope {
 	enum rope_type type;
 	double theta, factor;
 	double low_freq_factor, high_freq_factor; /* llama3 */
-	double original_max_position_embeddings;  /* llama3, yarn */
+	double original_max_position_embeddings;  /* llama3, yarn, longrope */
 	double beta_fast, beta_slow;              /* yarn */
-	double attention_factor;                  /* yarn; < 0: not given */
+	double attention_factor;                  /* yarn, longrope; < 0: not given */
 	double mscale;                            /* yarn; < 0: not given */
 	double mscale_all_dim; /* yarn; latent attention of any type; < 0: not given */
 	bool truncate;         /* yarn */
-	float factors[MODEL_HEAD_DIM_MAX / 2]; /* factors: by which each pair's wavelength is multiplied */
+	float factors[MODEL_HEAD_DIM_MAX / 2]; /* factors, longrope: by which each pair's wavelength is multiplied */
+	float long_factors[MODEL_HEAD_DIM_MAX / 2]; /* longrope: likewise, of a table longer than the original length */
 };
 
 struct model_config {
@@ -74,6 +76,7 @@ struct model_config {
 	uint32_t hidden_size, intermediate_size, vocab_size;
 	uint32_t n_layers, n_heads;
 	uint32_t n_kv_heads, head_dim; /* latent attention: 1, and latent.rope */
+	uint32_t rotary_dim;            /* 0: rope rotates whole heads; else so many of a head's first elements */
 	struct attention_latent latent; /* rank 0: the attention is not latent */
 	uint32_t q_rank;                /* latent attention: 0, or the queries have a latent too */
 	bool rope_interleaved;          /* latent attention: pairs (2i, 2i + 1) */
@@ -106,8 +109,12 @@ static inline uint32_t model_attention_width(const struct model_config *config)
 	return config->n_heads * (config->latent.rank ? config->latent.v : config->head_dim);
 }
 
-/* Rope table [max_positions, head_dim]: cos for head_dim/2, then sin, attention factor applied. */
+/* Rope table [max_positions, head_dim]: cos for head_dim/2, then sin, attention factor applied. With a rotary_dim
+ * pair i < rotary_dim/2 is elements i and rotary_dim/2 + i of a head, which plan.h moves to the halves' beginnings;
+ * the other pairs are not rotated. */
 void model_rope_fill(const struct model_config *config, uint32_t max_positions, float *ret);
+/* Does a table of that length have longrope's long factors? Like a model, it has one kind for all positions. */
+bool model_rope_is_long(const struct model_config *config, uint32_t max_positions);
 /* yarn's g(m) = 0.1 m ln(factor) + 1, or 1 for factors up to 1. */
 double model_yarn_magnitude(double factor, double mscale);
 

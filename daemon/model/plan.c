@@ -20,7 +20,7 @@
 struct plan_part {
 	const char *name;
 	uint32_t rows;
-	uint32_t head_rows; /* of q and k; else 0 */
+	uint32_t head_rows, n_heads; /* of q and k, which begin it; else 0 */
 };
 
 uint32_t plan_placements_max(const struct model_config *config)
@@ -64,7 +64,9 @@ static bool plan_find_part(struct plan *plan, const struct plan_recipe *recipe, 
 			i / recipe->n_parts, part->name);
 	else
 		plan_layer_name(plan->family, recipe->layer, part->name, name);
-	ret->head_rows = plan->checkpoint->has_pairs ? part->head_rows : 0;
+	ret->head_rows = plan->checkpoint->has_pairs || plan->rotary_dim ? part->head_rows : 0;
+	ret->n_heads = part->n_heads;
+	ret->rotary_rows = plan->rotary_dim;
 	if (!plan_tensor_find(plan, &(struct plan_want){name, part->rows, recipe->cols, recipe->kind}, ret))
 		return false;
 	ret->rounds = recipe->rounds && !ret->source.format;
@@ -275,7 +277,7 @@ static struct weight plan_parts(struct plan *plan, uint32_t layer, const struct 
 static struct weight plan_one(
 	struct plan *plan, uint32_t layer, const char *name, uint32_t rows, uint32_t cols)
 {
-	return plan_parts(plan, layer, &(struct plan_part){name, rows, 0}, 1, cols);
+	return plan_parts(plan, layer, &(struct plan_part){name, rows, 0, 0}, 1, cols);
 }
 
 /* One that other ops take, too. */
@@ -284,7 +286,7 @@ static struct weight plan_of_kind(struct plan *plan, enum plan_kind kind, uint32
 {
 	return plan_recipe(plan,
 		&(struct plan_recipe){.layer = layer,
-			.parts = &(struct plan_part){name, rows, 0},
+			.parts = &(struct plan_part){name, rows, 0, 0},
 			.n_parts = 1,
 			.cols = cols,
 			.kind = kind});
@@ -295,7 +297,7 @@ static struct weight plan_end(struct plan *plan, const char *name, uint32_t rows
 {
 	return plan_recipe(plan,
 		&(struct plan_recipe){.layer = NO_LAYER,
-			.parts = &(struct plan_part){name, rows, 0},
+			.parts = &(struct plan_part){name, rows, 0, 0},
 			.n_parts = 1,
 			.cols = cols,
 			.kind = PLAN_EITHER,
@@ -305,15 +307,20 @@ static struct weight plan_end(struct plan *plan, const char *name, uint32_t rows
 static void plan_attention(struct plan *plan, const struct model_config *c, uint32_t layer,
 	struct model_layer *l)
 {
-	uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-	const struct plan_part weights[] = {{"self_attn.q_proj.weight", q, c->head_dim},
-		{"self_attn.k_proj.weight", kv, c->head_dim}, {"self_attn.v_proj.weight", kv, 0}};
-	const struct plan_part biases[] = {{"self_attn.q_proj.bias", q, c->head_dim},
-		{"self_attn.k_proj.bias", kv, c->head_dim}, {"self_attn.v_proj.bias", kv, 0}};
+	const uint32_t dim = c->head_dim, q = c->n_heads * dim, kv = c->n_kv_heads * dim;
+	const struct plan_part weights[] = {{"self_attn.q_proj.weight", q, dim, c->n_heads},
+		{"self_attn.k_proj.weight", kv, dim, c->n_kv_heads}, {"self_attn.v_proj.weight", kv, 0, 0}};
+	const struct plan_part biases[] = {{"self_attn.q_proj.bias", q, dim, c->n_heads},
+		{"self_attn.k_proj.bias", kv, dim, c->n_kv_heads}, {"self_attn.v_proj.bias", kv, 0, 0}};
+	const struct plan_part fused = {"self_attn.qkv_proj.weight", q + 2 * kv, dim, c->n_heads + c->n_kv_heads};
 	uint32_t cols = c->family == MODEL_EAGLE3 ? 2 * c->hidden_size : c->hidden_size;
 
 	struct plan_recipe qkv = {.layer = layer, .parts = weights, .n_parts = 3, .cols = cols, .may_pack = true};
 
+	if (c->family == MODEL_PHI3) {
+		qkv.parts = &fused;
+		qkv.n_parts = 1;
+	}
 	if (c->family < MODEL_EAGLE) /* x is not a norm itself */
 		plan_order_normed(plan, &qkv);
 	l->qkv = plan_recipe_in_order(plan, &qkv, &l->input_order);
@@ -368,16 +375,19 @@ static void plan_mlp(struct plan *plan, const struct model_config *c, uint32_t l
 	const char *prefix, uint32_t inner, bool norm_has_order, struct model_layer *l)
 {
 	char gate[64], up[64], down[64];
-	const struct plan_part parts[] = {{gate, inner, 0}, {up, inner, 0}}, down_part = {down, c->hidden_size, 0};
-	struct plan_recipe gate_up_recipe = {.layer = layer, .parts = parts, .n_parts = 2, .cols = c->hidden_size,
-		.may_pack = true};
+	const bool is_fused = c->family == MODEL_PHI3;
+	const struct plan_part parts[] = {{gate, inner, 0, 0}, {up, inner, 0, 0}};
+	const struct plan_part fused = {"mlp.gate_up_proj.weight", 2 * inner, 0, 0};
+	const struct plan_part down_part = {down, c->hidden_size, 0, 0};
+	struct plan_recipe gate_up_recipe = {.layer = layer, .parts = is_fused ? &fused : parts,
+		.n_parts = is_fused ? 1 : 2, .cols = c->hidden_size, .may_pack = true};
 	struct plan_recipe down_recipe = {.layer = layer, .parts = &down_part, .n_parts = 1, .cols = inner,
 		.may_pack = true};
 
 	snprintf(gate, sizeof(gate), "%s.gate_proj.weight", prefix);
 	snprintf(up, sizeof(up), "%s.up_proj.weight", prefix);
 	snprintf(down, sizeof(down), "%s.down_proj.weight", prefix);
-	if (!c->mlp_bias)
+	if (!c->mlp_bias && !is_fused) /* the order is of gate's rows and of up's */
 		plan_order_inner(plan, &gate_up_recipe, &down_recipe);
 	if (norm_has_order)
 		plan_order_normed(plan, &gate_up_recipe);
@@ -396,10 +406,10 @@ static void plan_experts(struct plan *plan, const struct model_config *c, uint32
 	struct model_layer *l)
 {
 	const struct model_experts *e = &c->experts;
-	const struct plan_part bias = {"mlp.gate.e_score_correction_bias", e->n, 0};
-	const struct plan_part gate_up[] = {{"gate_proj.weight", e->intermediate_size, 0},
-		{"up_proj.weight", e->intermediate_size, 0}};
-	const struct plan_part down = {"down_proj.weight", c->hidden_size, 0};
+	const struct plan_part bias = {"mlp.gate.e_score_correction_bias", e->n, 0, 0};
+	const struct plan_part gate_up[] = {{"gate_proj.weight", e->intermediate_size, 0, 0},
+		{"up_proj.weight", e->intermediate_size, 0, 0}};
+	const struct plan_part down = {"down_proj.weight", c->hidden_size, 0, 0};
 
 	l->router = plan_of_kind(
 		plan, PLAN_EITHER, layer, "mlp.gate.weight", e->n, c->hidden_size);
@@ -438,7 +448,7 @@ static struct weight plan_rounded_head(
 {
 	return plan_recipe(plan,
 		&(struct plan_recipe){.layer = NO_LAYER,
-			.parts = &(struct plan_part){name, c->vocab_size, 0},
+			.parts = &(struct plan_part){name, c->vocab_size, 0, 0},
 			.n_parts = 1,
 			.cols = c->hidden_size,
 			.kind = kind,
@@ -516,6 +526,7 @@ int plan_model(struct plan *plan, struct model *model)
 	const struct model_config *c = &model->config;
 
 	plan->family = c->family;
+	plan->rotary_dim = c->rotary_dim;
 	plan->assumed = c->assumed;
 	plan->max_placements = plan_placements_max(c);
 	if (c->draft.vocab_size) {

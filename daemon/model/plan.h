@@ -19,7 +19,10 @@ struct plan_placement {
 	uint8_t *target;
 	enum dtype dtype;   /* in memory; E4M3, U4 and U4_32: packed (kernels/packed.h) */
 	float *factors;     /* [rows] device, of a matrix packed without groups; else NULL */
-	uint32_t head_rows; /* rows of a head whose rows are pairs (safetensors.h); else 0 */
+	/* Of heads whose rows get another order, which begin the tensor: 0, or rows of one, and their number. The
+	 * order: rotary_rows 0: the rows are pairs (safetensors.h); else rope rotates so many of a head's first rows,
+	 * and each of their halves becomes the beginning of one of the head's. */
+	uint32_t head_rows, n_heads, rotary_rows;
 	uint32_t *order;    /* [cols] device, which gets the order of a reordered matrix's columns; or NULL */
 	bool rounds;        /* a matrix, not quantised in the file, that is rounded to e4m3 at load (rounding.h) */
 };
@@ -41,6 +44,7 @@ struct plan {
 	const char *assumed; /* as in struct model_config */
 	uint32_t max_placements;
 	enum model_family family;
+	uint32_t rotary_dim;
 	int rc; /* 0, or the first failure */
 };
 

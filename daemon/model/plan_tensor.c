@@ -125,11 +125,18 @@ static int plan_tensor_find_quantised(struct plan *plan, const struct plan_want 
 	return rc;
 }
 
-/* A head is converted whole. */
-static void plan_tensor_check_head(struct plan *plan, const struct plan_want *want, uint32_t head_rows)
+/* A head is converted whole, and only one that is not quantised can have its rows in another order. */
+static void plan_tensor_check_head(
+	struct plan *plan, const struct plan_want *want, const struct plan_placement *placement)
 {
+	const uint32_t head_rows = placement->head_rows;
 	uint64_t bytes = (uint64_t)head_rows * want->cols * sizeof(float);
 
+	if (head_rows && placement->source.format)
+		plan_tensor_fail(plan, -ENOTSUP, placement->source.path, want->name,
+			" is quantised, which is not supported where rope rotates %u of head_dim %u elements: "
+			"partial_rotary_factor has to be 1",
+			placement->rotary_rows, head_rows);
 	if (bytes > HEAD_BYTES_MAX)
 		plan_tensor_fail(plan, -ENOTSUP, plan_tensor_place(plan), want->name,
 			": heads of %u rows and %u columns are not supported", head_rows, want->cols);
@@ -151,7 +158,7 @@ bool plan_tensor_find(struct plan *plan, const struct plan_want *want, struct pl
 		}
 		plan_tensor_check_rule(plan, want, module, data, &ret->source);
 	}
-	plan_tensor_check_head(plan, want, ret->head_rows);
+	plan_tensor_check_head(plan, want, ret);
 	if (plan->rc)
 		return false;
 	ret->tensor = ret->source.format ? ret->source.data : plan_tensor_find_plain(plan, want);

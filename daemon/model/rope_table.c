@@ -12,9 +12,14 @@
 
 #define TWO_PI 6.283185307179586476925
 
+static uint32_t rope_table_dim(const struct model_config *config)
+{
+	return config->rotary_dim ? config->rotary_dim : config->head_dim;
+}
+
 static double rope_table_base(const struct model_config *config, uint32_t pair)
 {
-	return pow(config->rope.theta, -2.0 * pair / config->head_dim);
+	return pow(config->rope.theta, -2.0 * pair / rope_table_dim(config));
 }
 
 /* Long waves are stretched by the factor, short ones kept, those between blended. */
@@ -37,7 +42,7 @@ static double rope_table_yarn_pair(const struct model_config *config, double rot
 {
 	double turns = config->rope.original_max_position_embeddings / (rotations * TWO_PI);
 
-	return config->head_dim * log(turns) / (2 * log(config->rope.theta));
+	return rope_table_dim(config) * log(turns) / (2 * log(config->rope.theta));
 }
 
 static double rope_table_yarn(const struct model_config *config, uint32_t pair)
@@ -52,7 +57,7 @@ static double rope_table_yarn(const struct model_config *config, uint32_t pair)
 		high = ceil(high);
 	}
 	low = fmax(low, 0);
-	high = fmin(high, config->head_dim - 1.0);
+	high = fmin(high, rope_table_dim(config) - 1.0);
 	if (low == high)
 		high += 0.001;
 	ramp = fmin(fmax((pair - low) / (high - low), 0), 1);
@@ -66,17 +71,28 @@ double model_yarn_magnitude(double factor, double mscale)
 
 static double rope_table_scale(const struct model_config *config)
 {
-	if (config->rope.type != ROPE_YARN)
+	const struct model_rope *rope = &config->rope;
+
+	if (rope->type != ROPE_YARN && rope->type != ROPE_LONGROPE)
 		return 1.0;
-	if (config->rope.attention_factor >= 0)
-		return config->rope.attention_factor;
+	if (rope->attention_factor >= 0)
+		return rope->attention_factor;
+	/* arXiv:2402.13753, as Phi-3 has it */
+	if (rope->type == ROPE_LONGROPE)
+		return rope->factor <= 1 ? 1.0
+					 : sqrt(1 + log(rope->factor) / log(rope->original_max_position_embeddings));
 	if (config->rope.mscale > 0 && config->rope.mscale_all_dim > 0)
 		return model_yarn_magnitude(config->rope.factor, config->rope.mscale) /
 			model_yarn_magnitude(config->rope.factor, config->rope.mscale_all_dim);
 	return model_yarn_magnitude(config->rope.factor, 1);
 }
 
-static double rope_table_frequency(const struct model_config *config, uint32_t pair)
+bool model_rope_is_long(const struct model_config *config, uint32_t max_positions)
+{
+	return config->rope.type == ROPE_LONGROPE && max_positions > config->rope.original_max_position_embeddings;
+}
+
+static double rope_table_frequency(const struct model_config *config, bool is_long, uint32_t pair)
 {
 	switch (config->rope.type) {
 	case ROPE_DEFAULT:
@@ -88,7 +104,9 @@ static double rope_table_frequency(const struct model_config *config, uint32_t p
 	case ROPE_YARN:
 		return rope_table_yarn(config, pair);
 	case ROPE_FACTORS:
-		return rope_table_base(config, pair) / (double)config->rope.factors[pair];
+	case ROPE_LONGROPE:
+		return rope_table_base(config, pair) /
+			(double)(is_long ? config->rope.long_factors : config->rope.factors)[pair];
 	}
 	return rope_table_base(config, pair);
 }
@@ -96,18 +114,19 @@ static double rope_table_frequency(const struct model_config *config, uint32_t p
 void model_rope_fill(const struct model_config *config, uint32_t max_positions, float *ret)
 {
 	float frequencies[MODEL_HEAD_DIM_MAX / 2];
-	uint32_t half = config->head_dim / 2;
+	uint32_t half = config->head_dim / 2, n_rotated = rope_table_dim(config) / 2;
 	double scale = rope_table_scale(config);
+	bool is_long = model_rope_is_long(config, max_positions);
 
-	for (uint32_t pair = 0; pair < half; pair++)
-		frequencies[pair] = (float)rope_table_frequency(config, pair);
+	for (uint32_t pair = 0; pair < n_rotated; pair++)
+		frequencies[pair] = (float)rope_table_frequency(config, is_long, pair);
 	for (uint32_t position = 0; position < max_positions; position++) {
 		float *row = ret + (uint64_t)position * config->head_dim;
 
 		for (uint32_t pair = 0; pair < half; pair++) {
-			float angle = (float)position * frequencies[pair];
+			float angle = pair < n_rotated ? (float)position * frequencies[pair] : 0;
 
-			row[pair] = (float)(cos(angle) * scale);
+			row[pair] = pair < n_rotated ? (float)(cos(angle) * scale) : 1;
 			row[half + pair] = (float)(sin(angle) * scale);
 		}
 	}

@@ -26,17 +26,30 @@ static struct event *upload_event_of(const struct upload *upload, const void *da
 	return upload->copied[chunk];
 }
 
-/* Whole heads of n elements, whose rows 2i and 2i + 1 become row i of each half. */
+/* The place in its head of a head's row. */
+static size_t upload_turn_row(const struct plan_placement *p, size_t row)
+{
+	const size_t half = p->head_rows / 2, rotated = p->rotary_rows / 2;
+
+	if (!p->rotary_rows)
+		return row % 2 * half + row / 2;
+	if (row >= rotated && row < 2 * rotated)
+		return half + row - rotated;
+	return row >= rotated && row < half + rotated ? row - rotated : row;
+}
+
+/* Whole heads of n elements from `first` on get their rows' order; what follows the heads keeps its. */
 static void upload_turn_heads(
-	const struct plan_placement *p, const uint8_t *data, size_t n, uint8_t *ret)
+	const struct plan_placement *p, const uint8_t *data, uint64_t first, size_t n, uint8_t *ret)
 {
 	const size_t cols = p->tensor->n_dims == 2 ? p->tensor->shape[1] : 1;
 	const size_t row_bytes = cols * dtype_bytes(p->dtype), rows = p->head_rows;
 
-	assert(n % (rows * cols) == 0);
+	assert(n % (rows * cols) == 0 && first % (rows * cols) == 0);
 	for (size_t row = 0; row < n / cols; row++) {
-		size_t in_head = row % rows;
-		size_t to = row - in_head + in_head % 2 * (rows / 2) + in_head / 2;
+		const size_t in_head = row % rows;
+		const bool turns = (first / cols + row) / rows < p->n_heads;
+		const size_t to = turns ? row - in_head + upload_turn_row(p, in_head) : row;
 
 		memcpy(ret + to * row_bytes, data + row * row_bytes, row_bytes);
 	}
@@ -49,7 +62,7 @@ static int upload_copy_now(struct upload *upload, const struct plan_placement *p
 	size_t width = dtype_bytes(p->dtype);
 
 	if (p->head_rows) {
-		upload_turn_heads(p, data, n, upload->turned);
+		upload_turn_heads(p, data, first, n, upload->turned);
 		data = upload->turned;
 	}
 	return upload->device->ops->copy(upload->device, p->target + first * width, data, n * width);

@@ -213,6 +213,17 @@ static void startup_model_on_load(void *userdata, uint64_t done, uint64_t total)
 	progress_show(&loading->progress, text);
 }
 
+/* One kind of factors serves all positions (model_rope_is_long). */
+static void startup_model_log_rope(const char *name, const struct model *model)
+{
+	const struct model_config *c = &model->config;
+
+	if (c->rope.type == ROPE_LONGROPE)
+		log_info("model %s: longrope with %s: sequences of %u tokens, original_max_position_embeddings %.0f",
+			name, model_rope_is_long(c, model->max_positions) ? "long_factor" : "short_factor",
+			model->max_positions, c->rope.original_max_position_embeddings);
+}
+
 static void startup_model_log_unused(const char *name, const struct model_unused *unused)
 {
 	if (unused->n)
@@ -279,6 +290,7 @@ int startup_model_load(const struct startup_model *model, struct device *device,
 		startup_model_wants_deterministic(model) ? ", deterministic" : "");
 
 	startup_model_log_kv(name, "", loaded);
+	startup_model_log_rope(name, loaded);
 	if (model->config.head_fp8 && !loaded->head_rounded)
 		log_info("model %s: head_dtype = fp8 changes nothing: its files have a quantised head", name);
 	if (model->config.experts.normalise_ignored)

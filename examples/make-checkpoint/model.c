@@ -22,6 +22,7 @@ static const struct {
 	{"mistral", "MistralForCausalLM", "mistral"},
 	{"qwen2", "Qwen2ForCausalLM", "qwen2"},
 	{"qwen3", "Qwen3ForCausalLM", "qwen3"},
+	{"phi3", "Phi3ForCausalLM", "phi3"},
 	{"qwen3_moe", "Qwen3MoeForCausalLM", "qwen3_moe"},
 	{"deepseek_v2", "DeepseekV2ForCausalLM", "deepseek_v2"},
 	{"deepseek_v3", "DeepseekV3ForCausalLM", "deepseek_v3"},
@@ -61,8 +62,8 @@ int model_take_family(struct model *model, const char *name)
 			return 0;
 		}
 	}
-	return fail("there is no family \"%.*s\": llama, mistral, qwen2, qwen3, qwen3_moe, "
-		    "deepseek_v2, deepseek_v3, eagle, eagle3",
+	return fail("there is no family \"%.*s\": llama, mistral, qwen2, qwen3, phi3, "
+		    "qwen3_moe, deepseek_v2, deepseek_v3, eagle, eagle3",
 		NAME_SHOWN, name);
 }
 
@@ -137,8 +138,11 @@ int model_check(struct model *model)
 {
 	uint32_t *n = model->shape.n;
 
-	if (n[WINDOW] && model->family != MISTRAL)
-		return fail("--window is for --family mistral");
+	if (n[WINDOW] && model->family != MISTRAL && model->family != PHI3)
+		return fail("--window is for --family mistral and phi3");
+	if (model->family == PHI3 && (uint64_t)n[HEADS] * n[HEAD_DIM] != n[HIDDEN])
+		return fail("--hidden %u is not --heads %u times --head-dim %u, as it is for --family phi3", n[HIDDEN],
+			n[HEADS], n[HEAD_DIM]);
 	if (n[DRAFT_VOCAB] && model->family != EAGLE3)
 		return fail("--draft-vocab is for --family eagle3");
 	if (n[DRAFT_VOCAB] > n[VOCAB])
@@ -222,9 +226,13 @@ static void model_add_attention(struct model *model, const char *layer)
 	uint64_t hidden = n[HIDDEN], in = model->family == EAGLE3 ? 2 * hidden : hidden;
 	uint64_t q = (uint64_t)n[HEADS] * n[HEAD_DIM], kv = (uint64_t)n[KV_HEADS] * n[HEAD_DIM];
 
-	model_add(model, MATRIX, 1, q, in, "%s.self_attn.q_proj.weight", layer);
-	model_add(model, MATRIX, 1, kv, in, "%s.self_attn.k_proj.weight", layer);
-	model_add(model, MATRIX, 1, kv, in, "%s.self_attn.v_proj.weight", layer);
+	if (model->family == PHI3) {
+		model_add(model, MATRIX, 1, q + 2 * kv, in, "%s.self_attn.qkv_proj.weight", layer);
+	} else {
+		model_add(model, MATRIX, 1, q, in, "%s.self_attn.q_proj.weight", layer);
+		model_add(model, MATRIX, 1, kv, in, "%s.self_attn.k_proj.weight", layer);
+		model_add(model, MATRIX, 1, kv, in, "%s.self_attn.v_proj.weight", layer);
+	}
 	if (model->family == QWEN2) {
 		model_add(model, BIAS, 1, 0, q, "%s.self_attn.q_proj.bias", layer);
 		model_add(model, BIAS, 1, 0, kv, "%s.self_attn.k_proj.bias", layer);
@@ -263,8 +271,12 @@ static void model_add_mlp(struct model *model, const char *mlp, uint64_t inner)
 {
 	uint64_t hidden = model->shape.n[HIDDEN];
 
-	model_add(model, MATRIX, 1, inner, hidden, "%s.gate_proj.weight", mlp);
-	model_add(model, MATRIX, 1, inner, hidden, "%s.up_proj.weight", mlp);
+	if (model->family == PHI3) {
+		model_add(model, MATRIX, 1, 2 * inner, hidden, "%s.gate_up_proj.weight", mlp);
+	} else {
+		model_add(model, MATRIX, 1, inner, hidden, "%s.gate_proj.weight", mlp);
+		model_add(model, MATRIX, 1, inner, hidden, "%s.up_proj.weight", mlp);
+	}
 	model_add(model, MATRIX, model_shrink(model), hidden, inner, "%s.down_proj.weight", mlp);
 }
 
@@ -436,9 +448,9 @@ void model_print_config(const void *arg, FILE *file)
 		model_print_deepseek(model, file);
 	if (model->family == QWEN3_MOE)
 		model_print_qwen3_moe(model, file);
-	if (model->family == MISTRAL && n[WINDOW])
+	if (n[WINDOW])
 		fprintf(file, "  \"sliding_window\": %u,\n", n[WINDOW]);
-	else if (model->family == MISTRAL || qwen)
+	else if (model->family == MISTRAL || model->family == PHI3 || qwen)
 		fprintf(file, "  \"sliding_window\": null,\n");
 	if (model->family == EAGLE3)
 		fprintf(file, "  \"draft_vocab_size\": %u,\n", n[DRAFT_VOCAB]);

@@ -25,6 +25,7 @@ enum family {
 	MISTRAL,
 	QWEN2,
 	QWEN3,
+	PHI3,
 	QWEN3_MOE,
 	DEEPSEEK_V2,
 	DEEPSEEK_V3,

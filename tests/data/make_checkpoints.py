@@ -16,7 +16,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Config, LlamaConfig,
-                          MistralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig)
+                          MistralConfig, Phi3Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OUT = os.path.join(HERE, "checkpoints")
@@ -43,6 +43,15 @@ LATENT = dict(num_key_value_heads=4, num_hidden_layers=3, kv_lora_rank=24, q_lor
 
 # Experts beside plain attention.
 MOE = dict(head_dim=16, num_hidden_layers=3, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=24)
+
+WIDE = dict(hidden_size=64, num_key_value_heads=1)
+LONGROPE = rope("longrope")
+
+
+def factors(n, first, step):
+    return dict(short_factor=[first + step * i for i in range(n)],
+                long_factor=[2 * first + 3 * step * i for i in range(n)])
+
 
 # name: (class, sizes and fields, what to switch off, how to write config.json, prompt length, dtypes)
 CASES = {
@@ -104,6 +113,15 @@ CASES = {
     "qwen3-moe-step": (Qwen3MoeConfig, MOE | dict(
         num_hidden_layers=4, decoder_sparse_step=2, attention_bias=True, use_sliding_window=True,
         sliding_window=8, tie_word_embeddings=True), dict(sliding_window=None), "old", 41, "bf16"),
+    "phi3-window": (Phi3Config, dict(sliding_window=9), dict(sliding_window=None), "new", 35, "bf16"),
+    "phi3-short": (Phi3Config, WIDE | dict(
+        max_position_embeddings=1024, original_max_position_embeddings=256, tie_word_embeddings=True,
+        rope_parameters=LONGROPE | dict(partial_rotary_factor=0.75, **factors(6, 1.0, 0.3))),
+        dict(original_max_position_embeddings=8), "new", 36, "f16"),
+    "phi3-long": (Phi3Config, WIDE | dict(
+        max_position_embeddings=512, original_max_position_embeddings=16,
+        rope_parameters=LONGROPE | dict(partial_rotary_factor=0.25, **factors(2, 0.4, 0.5))),
+        dict(original_max_position_embeddings=4096), "old-type", 42, "bf16"),
 }
 
 TORCH = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
@@ -136,6 +154,9 @@ def rewrite_config(path, style):
         config["rope_theta"] = params.pop("rope_theta")
         if style == "old-type":
             params["type"] = params.pop("rope_type")
+        if config["model_type"] == "phi3":
+            config["partial_rotary_factor"] = params.pop("partial_rotary_factor")
+            del params["original_max_position_embeddings"]
         config["rope_scaling"] = None if params.get("rope_type") == "default" else params
         config["torch_dtype"] = config.pop("dtype", "bfloat16")
         if config.get("head_dim") == config["hidden_size"] // config["num_attention_heads"]:
@@ -227,6 +248,8 @@ def make(name, index):
     path = os.path.join(OUT, name)
     for seed in range(1000 * (index + 1), 1000 * (index + 1) + 200):
         shutil.rmtree(path, ignore_errors=True)
+        if cls is Phi3Config:
+            fields = fields | dict(pad_token_id=0, eos_token_id=2)
         config = cls(**(SIZES | dict(rope_parameters=rope("default")) | fields))
         model = AutoModelForCausalLM.from_config(config)
         randomise(model, seed)
