@@ -147,6 +147,7 @@ enum ring_detail {
 	                                 is gone (1) */
 	RING_DETAIL_POSITIONS = 32,   /* [row, tokens, most possible] too many results for an event, of tokens that
 	                                 one step must compute */
+	RING_DETAIL_HEAD = 33,        /* the model has no head: no tokens, logits or log-probabilities */
 };
 
 /* Of what a user or a session may have a limited amount. */

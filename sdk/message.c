@@ -109,6 +109,8 @@ static const char *const message_formats[] = {
 	[RING_DETAIL_ALLOWED] = "allowed has %u words, and the vocabulary needs %u",
 	[RING_DETAIL_POSITIONS] = "row %d: results of its %d tokens that see one another, which one step computes, are "
 				  "more than the %d that go into an event: name a device buffer for them",
+	[RING_DETAIL_HEAD] = "the model's files have no head: it gives hidden states (embeddings) alone, no tokens, "
+			     "logits or log-probabilities",
 	[RING_DETAIL_NO_TOKEN] = "allowed, bias and min_tokens ban every token of the vocabulary",
 };
 

@@ -54,6 +54,8 @@ struct model {
 	enum dtype activation_dtype; /* the device's */
 	bool packs;                  /* the device's: linear weights may be packed (kernels/packed.h) */
 	struct weight embedding, final_norm, head; /* head may be the embedding */
+	bool has_head; /* false: its files have none, as those that make embeddings of texts; `head` is the embedding,
+	                  so that steps run, and what it gives means nothing */
 	float *cos_sin;          /* device */
 	struct model_layer *layers;
 	/* draft models, whose embedding and head may be the target's; EAGLE has no final_norm */

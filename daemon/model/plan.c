@@ -464,12 +464,16 @@ static void plan_ends(struct plan *plan, const struct model_config *c, struct mo
 	bool has_embedding = safetensors_find(plan->checkpoint, embedding);
 	bool has_head = safetensors_find(plan->checkpoint, head);
 	bool tied = c->tie_word_embeddings && !(has_embedding && has_head);
+	bool headless = plan->checkpoint->is_inner && !has_head && !c->tie_word_embeddings;
 
 	if (tied && has_head)
 		embedding = head;
 	model->embedding = plan_of_kind(
 		plan, PLAN_PLAIN, NO_LAYER, embedding, c->vocab_size, c->hidden_size);
-	if (c->head_fp8)
+	model->has_head = !headless;
+	if (headless)
+		model->head = model->embedding;
+	else if (c->head_fp8)
 		model->head = plan_rounded_head(plan, c, tied ? PLAN_PLAIN : PLAN_EITHER, tied ? embedding : head);
 	else if (tied)
 		model->head = model->embedding;

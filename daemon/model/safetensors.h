@@ -50,6 +50,8 @@ struct safetensors {
 	const char *dtypes; /* the usable ones, for errors */
 	/* The file's name for the tensor that Hugging Face's files name so, perhaps in the buffer; NULL: the same. */
 	const char *(*rename)(const char *name, char *buffer, size_t size);
+	/* Of a model without what is around it: its tensors' names lack "model.", and the head may be missing. */
+	bool is_inner;
 	/* Heads of q and k have in rows 2i and 2i + 1 what Hugging Face's have in row i of either half. */
 	bool has_pairs;
 };

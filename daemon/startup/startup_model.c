@@ -291,6 +291,8 @@ int startup_model_load(const struct startup_model *model, struct device *device,
 
 	startup_model_log_kv(name, "", loaded);
 	startup_model_log_rope(name, loaded);
+	if (!loaded->has_head)
+		log_info("model %s: its files have no head: requests get hidden states (embeddings) alone", name);
 	if (model->config.head_fp8 && !loaded->head_rounded)
 		log_info("model %s: head_dtype = fp8 changes nothing: its files have a quantised head", name);
 	if (model->config.experts.normalise_ignored)

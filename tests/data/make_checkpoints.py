@@ -122,6 +122,7 @@ CASES = {
         max_position_embeddings=512, original_max_position_embeddings=16,
         rope_parameters=LONGROPE | dict(partial_rotary_factor=0.25, **factors(2, 0.4, 0.5))),
         dict(original_max_position_embeddings=4096), "old-type", 42, "bf16"),
+    "qwen3-embedding": (Qwen3Config, dict(head_dim=16, tie_word_embeddings=True), None, "new", 28, "inner"),
 }
 
 TORCH = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
@@ -183,6 +184,8 @@ def dtype_of(kind, name):
 def store(path, kind):
     file = os.path.join(path, "model.safetensors")
     tensors = {k: v.to(dtype_of(kind, k)).contiguous() for k, v in load_file(file).items()}
+    if kind == "inner":
+        tensors = {k.removeprefix("model."): v for k, v in tensors.items() if k != "lm_head.weight"}
     if kind != "sharded":
         save_file(tensors, file, metadata={"format": "pt"})
         return
@@ -205,12 +208,17 @@ def load(path, **change):
     return model.eval()
 
 
+def numbers(row):
+    return [float(f"{x:.8g}") for x in row.tolist()]
+
+
 @torch.no_grad()
 def logits_of(model, ids):
     return model(torch.tensor([ids]), use_cache=False).logits[0]
 
 
-def reference(name, path, off, n_prompt, seed):
+@torch.no_grad()
+def reference(name, path, off, n_prompt, kind, seed):
     model = load(path)
     gen = torch.Generator().manual_seed(seed + 1)
     vocab = model.config.vocab_size
@@ -234,11 +242,14 @@ def reference(name, path, off, n_prompt, seed):
         sys.exit(f"{name}: the feature does not show")
     if margin < MARGIN or len(set(ids[n_prompt:])) < 4:
         return False
+    case = {"prompt": prompt, "logits_last": numbers(last), "argmax_per_position": logits.argmax(-1).tolist(),
+            "greedy": ids[n_prompt:]}
+    if kind == "inner":
+        hidden = model.model(torch.tensor([prompt]), use_cache=False).last_hidden_state[0]
+        case |= {"hidden_last": numbers(hidden[-1]), "hidden_mean": numbers(hidden.mean(dim=0))}
     with open(os.path.join(path, "reference.json"), "w") as f:
         json.dump({"source": f"transformers {transformers.__version__}, float32 on the stored weights",
-                   "cases": [{"prompt": prompt, "logits_last": [float(f"{x:.8g}") for x in last.tolist()],
-                              "argmax_per_position": logits.argmax(-1).tolist(),
-                              "greedy": ids[n_prompt:]}]}, f)
+                   "cases": [case]}, f)
         f.write("\n")
     return True
 
@@ -257,7 +268,7 @@ def make(name, index):
         model.save_pretrained(path)
         store(path, kind)
         rewrite_config(os.path.join(path, "config.json"), style)
-        if reference(name, path, off, n_prompt, seed):
+        if reference(name, path, off, n_prompt, kind, seed):
             break
     else:
         sys.exit(f"{name}: no seed has wide margins")

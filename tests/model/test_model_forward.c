@@ -156,6 +156,7 @@ static struct checkpoint checkpoints[] = {
 	CHECKPOINT("qwen2-mixed"),
 	CHECKPOINT("qwen3"),
 	CHECKPOINT("qwen3-bias-window"),
+	CHECKPOINT("qwen3-embedding"),
 	CHECKPOINT("qwen3-moe"),
 	CHECKPOINT("qwen3-moe-step"),
 	CHECKPOINT("phi3-window"),

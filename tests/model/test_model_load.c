@@ -466,6 +466,32 @@ static void test_device_without_memory_is_named(void **state)
 	assert_null(model);
 }
 
+static void test_names_without_their_first_part_are_found(void **state)
+{
+	const struct loaded *l = *state;
+
+	assert_holds(l, &l->model->embedding, 0, "embed_tokens.weight");
+	assert_holds(l, &l->model->layers[1].o, 0, "layers.1.self_attn.o_proj.weight");
+	assert_true(l->model->has_head);
+	assert_ptr_equal(l->model->head.data, l->model->embedding.data);
+	assert_int_equal(l->model->unused.n, 0);
+}
+
+static void test_head_may_be_missing_where_names_lack_their_first_part(void **state)
+{
+	struct model_error error = {""};
+	struct loaded *l = *state;
+	struct model *again;
+
+	l->config.tie_word_embeddings = false;
+	assert_int_equal(
+		model_load(l->device, l->directory, &l->config, 64, NULL, NULL, &again, &error), 0);
+	assert_false(again->has_head);
+	assert_int_equal(again->head.rows, l->config.vocab_size);
+	assert_int_equal(again->bytes, l->model->bytes);
+	model_free(again);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -475,6 +501,9 @@ int main(void)
 		loaded_test(test_fused_parts_of_different_dtypes_become_one, CHECKPOINTS "qwen2-mixed"),
 		loaded_test(test_shards_are_loaded_as_one, CHECKPOINTS "llama-sharded"),
 		loaded_test(test_tied_head_is_the_embedding, CHECKPOINTS "llama-tied"),
+		loaded_test(test_names_without_their_first_part_are_found, CHECKPOINTS "qwen3-embedding"),
+		loaded_test(test_head_may_be_missing_where_names_lack_their_first_part,
+			CHECKPOINTS "qwen3-embedding"),
 		loaded_test(test_model_keeps_its_own_copy_of_the_config, CHECKPOINTS "mistral-window"),
 		loaded_test(test_measure_is_what_load_takes, TINYCALC),
 		loaded_test(test_progress_rises_to_the_total, TINYCALC),

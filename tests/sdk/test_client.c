@@ -418,6 +418,13 @@ static void assert_message(
 	assert_string_equal(text, expected);
 }
 
+static void test_message_about_a_missing_head_says_what_there_is(void **state)
+{
+	assert_message(MIMEO_E_UNSUPPORTED, RING_DETAIL_HEAD, (int32_t[4]){0},
+		"the model's files have no head: it gives hidden states (embeddings) alone, no tokens, logits or "
+		"log-probabilities");
+}
+
 static void test_message_about_a_mask_names_field_value_limit_and_remedy(void **state)
 {
 	int32_t paged[4] = {MIMEO_MASK_WINDOW}, forged[4] = {MIMEO_MASK_TREE, 0x1b};
@@ -483,7 +490,7 @@ static void test_message_without_detail_is_the_statuss_sentence(void **state)
 		mimeo_event_message(&event, text, sizeof(text));
 		bool sentence = strcmp(text, mimeo_strerror(event.status)) == 0;
 		assert_int_equal(sentence, event.detail == RING_DETAIL_NONE ||
-			event.detail > RING_DETAIL_POSITIONS);
+			event.detail > RING_DETAIL_HEAD);
 	}
 }
 
@@ -509,6 +516,7 @@ int main(void)
 			.script.default_mask = {.kind = MIMEO_MASK_WINDOW, .window = 9, .sinks = 2}),
 		cmocka_unit_test(test_every_status_has_a_name_and_a_sentence),
 		cmocka_unit_test(test_message_names_the_offending_value),
+		cmocka_unit_test(test_message_about_a_missing_head_says_what_there_is),
 		cmocka_unit_test(test_message_about_a_mask_names_field_value_limit_and_remedy),
 		cmocka_unit_test(test_message_about_a_deadline_names_which_it_was),
 		cmocka_unit_test(test_message_about_a_payload_names_its_limit),

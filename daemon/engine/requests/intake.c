@@ -16,6 +16,9 @@
 #include "daemon/engine/requests/masks.h"
 #include "daemon/engine/requests/place.h"
 
+/* What a step can have of a model without a head. */
+#define HIDDEN_OUTPUTS (MIMEO_STEP_HIDDEN | MIMEO_STEP_ALL_HIDDEN | MIMEO_STEP_MEAN_HIDDEN)
+
 /* Returns the status. */
 static int intake_refuse(struct refusal *refusal, int status, struct msg_detail detail)
 {
@@ -259,6 +262,13 @@ static int intake_deterministic(const struct request *request, bool wanted, stru
 	return intake_refuse(refusal, MIMEO_E_UNSUPPORTED, DETAIL(RING_DETAIL_DETERMINISTIC, 0));
 }
 
+static int intake_head(const struct request *request, bool wanted, struct refusal *refusal)
+{
+	if (!wanted || request->runner->model->has_head)
+		return 0;
+	return intake_refuse(refusal, MIMEO_E_UNSUPPORTED, DETAIL(RING_DETAIL_HEAD, 0));
+}
+
 /* ---- generate and step ---- */
 
 /* When it ends. */
@@ -308,7 +318,7 @@ static int intake_generate(struct request *request, const struct ring_sqe *sqe, 
 	const int32_t *tokens = intake_read_generate(request, sqe, &msg, refusal);
 	const uint8_t *words;
 
-	if (!tokens || intake_ends(request, &msg, refusal) ||
+	if (!tokens || intake_head(request, true, refusal) || intake_ends(request, &msg, refusal) ||
 		intake_deterministic(request, msg.flags & MIMEO_GENERATE_DETERMINISTIC, refusal))
 		return refusal->status;
 	words = (const uint8_t *)(tokens + msg.n_tokens);
@@ -449,6 +459,7 @@ static int intake_step(struct request *request, const struct ring_sqe *sqe, stru
 	if (rc)
 		return refusal->status = rc;
 	if (intake_find_model(accounting, msg.model, request, refusal) ||
+		intake_head(request, msg.outputs & ~HIDDEN_OUTPUTS, refusal) ||
 		intake_deterministic(request, msg.flags & MIMEO_STEP_DETERMINISTIC, refusal))
 		return refusal->status;
 	if (!msg.n_rows)
