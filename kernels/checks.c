@@ -74,13 +74,14 @@ bool prepare_fits(const struct op_prepare *a)
 bool embed_fits(const struct op_embed *a)
 {
 	return a->ids && a->out && checks_weight(&a->table) && a->n_tokens <= INT32_MAX &&
-	       (!a->out_stride || a->out_stride >= a->table.cols);
+	       (!a->out_stride || a->out_stride >= a->table.cols) && isfinite(a->scale);
 }
 
 bool rms_norm_fits(const struct op_rms_norm *a)
 {
-	return a->x && a->out && weight_is(&a->weight, 1, a->weight.cols) && checks_eps(a->eps) &&
-	       a->n_rows <= INT32_MAX && (!a->order || a->weight.cols <= RMS_NORM_ORDER_MAX);
+	return a->x && a->out && !(a->add && (a->x == a->out || a->order)) &&
+	       weight_is(&a->weight, 1, a->weight.cols) && checks_eps(a->eps) && a->n_rows <= INT32_MAX &&
+	       (!a->order || a->weight.cols <= RMS_NORM_ORDER_MAX);
 }
 
 static bool checks_packed(const struct weight *w)
@@ -270,6 +271,11 @@ bool gather_rows_fits(const struct op_gather_rows *a)
 bool to_f32_fits(const struct op_to_f32 *a)
 {
 	return a->x && a->out && a->n <= SIZE_MAX / sizeof(float);
+}
+
+bool soft_cap_fits(const struct op_soft_cap *a)
+{
+	return a->x && a->n <= SIZE_MAX / sizeof(float) && isfinite(a->cap) && a->cap > 0;
 }
 
 bool copy_pages_fits(const struct op_copy_pages *a)

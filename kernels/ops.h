@@ -51,24 +51,26 @@ struct op_prepare {
 
 /* ---- the model ---- */
 
-struct op_embed { /* out[t] = from[t] ? *from[t] : table[clamp(ids[t])] */
+struct op_embed { /* out[t] = from[t] ? *from[t] : scale * table[clamp(ids[t])] */
 	struct weight table;  /* [vocab, hidden] */
 	const int32_t *ids;   /* [n_tokens] */
 	const void *const *from; /* [n_tokens] of [hidden] act, as aligned as one, or NULL; NULL: none */
 	void *out;            /* [n_tokens, hidden] act, rows out_stride elements apart */
 	uint32_t n_tokens;
 	uint32_t out_stride;  /* 0: hidden */
+	float scale;          /* 0: 1 */
 };
 
 /* Columns of a norm in another order, at the most. */
 #define RMS_NORM_ORDER_MAX 20480u
 
-struct op_rms_norm { /* out = x / rms(x) * weight */
+struct op_rms_norm { /* out = x / rms(x) * weight, or with `add` out += that */
 	const void *x;        /* [n_rows, cols] act */
 	struct weight weight; /* [1, cols] */
-	void *out;            /* [n_rows, cols] act; may be x */
+	void *out;            /* [n_rows, cols] act; may be x, unless `add` */
 	uint32_t n_rows;
 	float eps;
+	bool add; /* without an order */
 	/* [cols] device, a permutation, read as a weight is: column k of out is of column order[k] of x. NULL: of k */
 	const uint32_t *order;
 };
@@ -143,6 +145,13 @@ struct op_silu_mul { /* out = silu(gate_up[:, :cols]) * gate_up[:, cols:] */
 	const void *gate_up; /* [n_rows, 2 cols] act */
 	void *out;           /* [n_rows, cols] act */
 	uint32_t n_rows, cols;
+	bool gelu; /* in place of silu: gelu in its tanh form, x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) */
+};
+
+struct op_soft_cap { /* x = cap tanh(x / cap) */
+	float *x; /* [n] */
+	uint64_t n;
+	float cap; /* above 0 */
 };
 
 /* ---- a whole decode ---- */
@@ -539,7 +548,7 @@ struct op_outbox {
 #define KERNEL_OPS(OP)                                                                             \
 	OP(prepare) OP(embed) OP(rms_norm) OP(gemm) OP(gated_gemm)                                 \
 	OP(rope_and_cache) OP(silu_mul) OP(gather_rows) OP(to_f32) OP(copy_pages) OP(sample)       \
-	OP(outbox) OP(update_slots) OP(adjust) OP(logprobs) OP(mean_rows)                          \
+	OP(outbox) OP(update_slots) OP(adjust) OP(logprobs) OP(mean_rows) OP(soft_cap)             \
 	/* latent attention */                                                                     \
 	OP(mla_rope_and_cache) OP(head_gemm)                                                       \
 	/* experts */                                                                              \

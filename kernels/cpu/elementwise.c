@@ -24,7 +24,19 @@ static void embed_run(const void *args, void *workspace)
 		else
 			weight_to_f32(out, &a->table,
 				elementwise_clamp(a->ids[t], a->table.rows) * cols, cols);
+		for (size_t i = 0; a->scale != 0 && !(a->from && a->from[t]) && i < cols; i++)
+			out[i] *= a->scale;
 	}
+}
+
+static float elementwise_silu(float x)
+{
+	return x / (1.0f + expf(-x));
+}
+
+static float elementwise_gelu(float x)
+{
+	return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
 }
 
 static void silu_mul_run(const void *args, void *workspace)
@@ -37,7 +49,7 @@ static void silu_mul_run(const void *args, void *workspace)
 		float *out = (float *)a->out + r * cols;
 
 		for (size_t i = 0; i < cols; i++)
-			out[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
+			out[i] = (a->gelu ? elementwise_gelu(gate[i]) : elementwise_silu(gate[i])) * up[i];
 	}
 }
 
@@ -60,6 +72,14 @@ static void to_f32_run(const void *args, void *workspace)
 	const struct op_to_f32 *a = args;
 
 	memcpy(a->out, a->x, a->n * sizeof(float));
+}
+
+static void soft_cap_run(const void *args, void *workspace)
+{
+	const struct op_soft_cap *a = args;
+
+	for (size_t i = 0; i < a->n; i++)
+		a->x[i] = a->cap * tanhf(a->x[i] / a->cap);
 }
 
 static void copy_pages_run(const void *args, void *workspace)
@@ -96,5 +116,6 @@ CPU_OP(embed, 0)
 CPU_OP(silu_mul, 0)
 CPU_OP(gather_rows, 0)
 CPU_OP(to_f32, 0)
+CPU_OP(soft_cap, 0)
 CPU_OP(copy_pages, 0)
 CPU_OP(outbox, 0)

@@ -15,7 +15,8 @@ static void rms_norm_run(const void *args, void *workspace)
 	for (size_t r = 0; r < a->n_rows; r++) {
 		float *out = (float *)a->out + r * cols;
 
-		rms_normalise(a->order ? normed : out, (const float *)a->x + r * cols, weight, cols, a->eps);
+		(a->add ? rms_add : rms_normalise)(
+			a->order ? normed : out, (const float *)a->x + r * cols, weight, cols, a->eps);
 		for (size_t k = 0; a->order && k < cols; k++)
 			out[k] = normed[a->order[k]];
 	}

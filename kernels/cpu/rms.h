@@ -7,14 +7,12 @@
 
 #define RMS_LANES 8
 
-/* out = x / sqrt(mean(x^2) + eps) * weight; out may be x. The sum is kept in double, in a fixed
- * number of lanes, so that it costs no precision and a row's bits depend on the row alone. */
-static inline void rms_normalise(
-	float *out, const float *x, const float *weight, size_t n, float eps)
+/* 1 / sqrt(mean(x^2) + eps). The sum is kept in double, in a fixed number of lanes, so that it costs no
+ * precision and a row's bits depend on the row alone. */
+static inline float rms_scale(const float *x, size_t n, float eps)
 {
 	double lanes[RMS_LANES] = {0}, sum = 0;
 	size_t i = 0;
-	float scale;
 
 	for (; i + RMS_LANES <= n; i += RMS_LANES)
 		for (size_t j = 0; j < RMS_LANES; j++)
@@ -23,9 +21,26 @@ static inline void rms_normalise(
 		lanes[i % RMS_LANES] += (double)x[i] * (double)x[i];
 	for (size_t j = 0; j < RMS_LANES; j++)
 		sum += lanes[j];
-	scale = (float)(1.0 / sqrt(sum / (double)n + (double)eps));
-	for (i = 0; i < n; i++)
+	return (float)(1.0 / sqrt(sum / (double)n + (double)eps));
+}
+
+/* out = x rms_scale(x) weight; out may be x. */
+static inline void rms_normalise(
+	float *out, const float *x, const float *weight, size_t n, float eps)
+{
+	const float scale = rms_scale(x, n, eps);
+
+	for (size_t i = 0; i < n; i++)
 		out[i] = x[i] * scale * weight[i];
+}
+
+/* The same, added to out, which is not x. */
+static inline void rms_add(float *out, const float *x, const float *weight, size_t n, float eps)
+{
+	const float scale = rms_scale(x, n, eps);
+
+	for (size_t i = 0; i < n; i++)
+		out[i] += x[i] * scale * weight[i];
 }
 
 #endif

@@ -46,6 +46,10 @@ template <int N> static __global__ void embed(const struct op_embed a)
 			continue;
 		}
 		load_weight<N>(v, a.table, row + (size_t)i * N);
+		if (a.scale != 0)
+#pragma unroll
+			for (int j = 0; j < N; j++)
+				v[j] *= a.scale;
 		store<N>(out, v);
 	}
 }

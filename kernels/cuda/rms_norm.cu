@@ -8,7 +8,8 @@
  * second time, from the cache.
  *
  * With an order a row is written to shared memory and read from there in the order: single columns out of order would
- * be stores of 2 bytes, which take a transaction each.
+ * be stores of 2 bytes, which take a transaction each. With `add` the output is read as well, rows * cols * 2 bytes
+ * more.
  *
  * The sum is float32 in an order that depends on the width alone: a row's bits do not depend on the
  * batch.
@@ -27,11 +28,15 @@ template <int N> __device__ static inline float square_sum(const float (&v)[N])
 }
 
 template <int N>
-__device__ static inline void emit(bf16 *out, float (&v)[N], const float (&weight)[N], float scale)
+__device__ static inline void emit(bf16 *out, float (&v)[N], const float (&weight)[N], float scale, bool add)
 {
+	float old[N] = {};
+
+	if (add)
+		load<N>(old, out);
 #pragma unroll
 	for (int i = 0; i < N; i++)
-		v[i] = v[i] * scale * weight[i];
+		v[i] = old[i] + v[i] * scale * weight[i];
 	store<N>(out, v);
 }
 
@@ -74,11 +79,11 @@ template <int N> static __global__ void rms_norm(const struct op_rms_norm a)
 	}
 	scale = rsqrtf(block_sum(sum) / (float)cols + a.eps);
 	if (first < n_packs)
-		emit<N>(out + (size_t)first * N, kept, weight, scale);
+		emit<N>(out + (size_t)first * N, kept, weight, scale, a.add);
 	for (uint32_t i = first + blockDim.x; i < n_packs; i += blockDim.x) {
 		load<N>(v, x + (size_t)i * N);
 		load_weight<N>(weight, a.weight, (size_t)i * N);
-		emit<N>(out + (size_t)i * N, v, weight, scale);
+		emit<N>(out + (size_t)i * N, v, weight, scale, a.add);
 	}
 	if (!a.order)
 		return;

@@ -10,6 +10,16 @@
 
 enum { THREADS = 256 };
 
+__device__ static inline float silu(float x)
+{
+	return x / (1.0f + __expf(-x));
+}
+
+__device__ static inline float gelu(float x)
+{
+	return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+}
+
 template <int N> static __global__ void silu_mul(const struct op_silu_mul a)
 {
 	const uint32_t n_packs = a.cols / N;
@@ -26,7 +36,7 @@ template <int N> static __global__ void silu_mul(const struct op_silu_mul a)
 		load<N>(up, row + a.cols + (size_t)i * N);
 #pragma unroll
 		for (int j = 0; j < N; j++)
-			gate[j] = gate[j] / (1.0f + __expf(-gate[j])) * up[j];
+			gate[j] = (a.gelu ? gelu(gate[j]) : silu(gate[j])) * up[j];
 		store<N>((bf16 *)a.out + (size_t)blockIdx.x * a.cols + (size_t)i * N, gate);
 	}
 }

@@ -100,7 +100,41 @@ static void test_embed_takes_given_embeddings_bit_for_bit_and_ids_for_the_others
 	}
 }
 
+static void test_embed_scales_what_is_of_the_table_alone(void **state)
+{
+	enum { COLS = 5, N = 3 };
+	static const int32_t ids[N] = {2, 0, 1};
+	struct buffer given = random_floats(COLS), out = buffer_new(N * COLS * sizeof(float));
+	const void *from[N] = {NULL, given.data, NULL};
+	struct op_embed a = {.table = random_weight(DTYPE_BF16, 3, COLS), .ids = ids, .from = from, .out = out.data,
+		.n_tokens = N, .scale = 6.5f};
+
+	RUN(embed, &a);
+	for (size_t t = 0; t < N; t++)
+		for (size_t i = 0; i < COLS; i++)
+			assert_true(F(out)[t * COLS + i] ==
+				(from[t] ? F(given)[i] : (float)weight_at(&a.table, (size_t)ids[t], i) * 6.5f));
+}
+
 /* ---- norms ---- */
+
+static void test_rms_norm_adds_to_what_is_there(void **state)
+{
+	enum { ROWS = 3, COLS = 45 };
+	struct buffer x = random_floats(ROWS * COLS), out = random_floats(ROWS * COLS);
+	struct buffer alone = buffer_new(ROWS * COLS * sizeof(float)), before = buffer_new(ROWS * COLS * sizeof(float));
+	struct op_rms_norm a = {.x = x.data, .weight = random_weight(DTYPE_BF16, 1, COLS), .out = alone.data,
+		.n_rows = ROWS, .eps = 1e-6f};
+
+	RUN(rms_norm, &a);
+	memcpy(before.data, out.data, before.bytes);
+	a.out = out.data;
+	a.add = true;
+	RUN(rms_norm, &a);
+	for (size_t i = 0; i < ROWS * COLS; i++)
+		assert_close((double)F(out)[i], (double)F(before)[i] + (double)F(alone)[i],
+			4e-7 * (fabs((double)F(before)[i]) + fabs((double)F(alone)[i])));
+}
 
 static void check_normed(
 	const float *got, const float *x, const struct weight *w, uint32_t n_rows, float eps)
@@ -253,6 +287,35 @@ static void test_gather_rows_and_embed_write_their_columns_of_wider_rows_alone(v
 	free(want);
 }
 
+static void test_gelu_mul_equals_double_reference(void **state)
+{
+	enum { COLS = 77 };
+	struct buffer x = random_floats(2 * COLS), out = buffer_new(COLS * sizeof(float));
+	struct op_silu_mul a = {.gate_up = x.data, .out = out.data, .n_rows = 1, .cols = COLS, .gelu = true};
+
+	for (size_t i = 0; i < COLS; i++)
+		F(x)[i] *= 6;
+	RUN(silu_mul, &a);
+	for (size_t i = 0; i < COLS; i++) {
+		const double g = (double)F(x)[i], up = (double)F(x)[COLS + i];
+		const double want = g / 2 * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (g + 0.044715 * g * g * g))) * up;
+
+		assert_close((double)F(out)[i], want, 1e-6 * (fabs(g * up) + 1e-3));
+	}
+}
+
+static void test_soft_cap_equals_double_reference(void **state)
+{
+	static const float values[] = {0, 1e-6f, 3, -29, 31, -1000, INFINITY, -INFINITY};
+	struct buffer x = buffer_new(sizeof(values));
+	struct op_soft_cap a = {.x = x.data, .n = COUNT_OF(values), .cap = 30};
+
+	memcpy(x.data, values, sizeof(values));
+	RUN(soft_cap, &a);
+	for (size_t i = 0; i < COUNT_OF(values); i++)
+		assert_close((double)F(x)[i], 30 * tanh((double)values[i] / 30), 4e-7 * fabs((double)values[i] + 1));
+}
+
 static void test_to_f32_copies_float32(void **state)
 {
 	struct buffer x = random_floats(77), out = buffer_new(77 * sizeof(float));
@@ -328,6 +391,9 @@ static void test_model_ops_refuse_shapes_that_cannot_be(void **state)
 	assert_refused(gather_rows, &(struct op_gather_rows){m, index, m, 1, 1, 2, 1});
 	assert_refused(embed, &(struct op_embed){w, index, NULL, m, 1, w.cols - 1});
 	assert_refused(to_f32, &(struct op_to_f32){NULL, m, 1});
+	assert_refused(soft_cap, &(struct op_soft_cap){m, 1, 0});
+	assert_refused(soft_cap, &(struct op_soft_cap){m, 1, NAN});
+	assert_refused(rms_norm, &(struct op_rms_norm){m, w, m, 1, 0, true});
 	assert_refused(copy_pages, &(struct op_copy_pages){m, 4, NULL, 1});
 	assert_refused(outbox, &(struct op_outbox){index, index, NULL, 1, 1});
 }
@@ -343,6 +409,10 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_silu_mul_equals_double_reference),
 	cmocka_unit_test(test_gather_rows_clamps_indices),
 	cmocka_unit_test(test_gather_rows_and_embed_write_their_columns_of_wider_rows_alone),
+	cmocka_unit_test(test_embed_scales_what_is_of_the_table_alone),
+	cmocka_unit_test(test_rms_norm_adds_to_what_is_there),
+	cmocka_unit_test(test_gelu_mul_equals_double_reference),
+	cmocka_unit_test(test_soft_cap_equals_double_reference),
 	cmocka_unit_test(test_to_f32_copies_float32),
 	cmocka_unit_test(test_copy_pages_touches_destinations_only),
 	cmocka_unit_test(test_outbox_delivers_tokens_and_step),

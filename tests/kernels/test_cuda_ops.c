@@ -41,7 +41,7 @@ static void check_embed(enum dtype dtype, uint32_t cols, uint32_t n, bool some_g
 {
 	const struct mark mark = mark_here();
 	const uint32_t beyond = some_given ? 8 : 0;
-	struct op_embed a = {.n_tokens = n, .out_stride = beyond ? cols + beyond : 0};
+	struct op_embed a = {.n_tokens = n, .out_stride = beyond ? cols + beyond : 0, .scale = n % 2 ? 1.7f : 0};
 	struct both table = random_weight(&a.table, dtype, 37, cols), ids, out;
 	struct both given = random_act((size_t)cols * 5 + 1), from = random_from(&given, cols, n);
 	int32_t *values = scratch(n * sizeof(*values));
@@ -57,7 +57,7 @@ static void check_embed(enum dtype dtype, uint32_t cols, uint32_t n, bool some_g
 		a.out = out.at[side];
 		RUN(side, embed, &a);
 	}
-	both_check_close(&out, dtype == DTYPE_BF16 ? 0 : ONE_ROUNDING, 1e-30);
+	both_check_close(&out, dtype == DTYPE_BF16 && !a.scale ? 0 : ONE_ROUNDING, 1e-30);
 	release_to(mark);
 }
 
@@ -75,6 +75,8 @@ static void test_embed_of_given_embeddings_equals_the_oracle(void **state)
 
 /* ---- norms ---- */
 
+enum way { INTO, IN_PLACE, ADD };
+
 /* A permutation: 10007 is a prime, and no width's factor. */
 static struct both order_of(uint32_t cols)
 {
@@ -89,23 +91,23 @@ static struct both order_of(uint32_t cols)
 	return both;
 }
 
-static void check_rms_norm(enum dtype dtype, uint32_t cols, uint32_t n, bool in_place, bool ordered)
+static void check_rms_norm(enum dtype dtype, uint32_t cols, uint32_t n, enum way way, bool ordered)
 {
 	const struct mark mark = mark_here();
-	struct op_rms_norm a = {.n_rows = n, .eps = 1e-5f};
+	struct op_rms_norm a = {.n_rows = n, .eps = 1e-5f, .add = way == ADD};
 	struct both order = order_of(cols);
 	struct both w = random_weight(&a.weight, dtype, 1, cols);
 	struct both x = random_act_at((size_t)n * cols, 4, random_below(&rng, 2));
-	struct both out = both_new(ACT, (size_t)n * cols);
+	struct both out = random_act((size_t)n * cols);
 
 	for (int side = 0; side < N_SIDES; side++) {
 		a.weight.data = w.at[side];
 		a.x = x.at[side];
-		a.out = in_place ? x.at[side] : out.at[side];
+		a.out = way == IN_PLACE ? x.at[side] : out.at[side];
 		a.order = ordered ? order.at[side] : NULL;
 		RUN(side, rms_norm, &a);
 	}
-	both_check_close(in_place ? &x : &out, ONE_ROUNDING, 1e-6);
+	both_check_close(way == IN_PLACE ? &x : &out, ONE_ROUNDING, 1e-6);
 	release_to(mark);
 }
 
@@ -113,13 +115,14 @@ static void test_rms_norm_equals_the_oracle(void **state)
 {
 	for (size_t i = 0; i < COUNT_OF(widths) * COUNT_OF(weight_dtypes); i++)
 		check_rms_norm(weight_dtypes[i % 3], widths[i / 3], any_rows(),
-			random_below(&rng, 4) == 0, false);
+			(enum way[]){INTO, ADD, INTO, IN_PLACE, ADD}[i % 5], false);
 }
 
 static void test_rms_norm_in_an_order_equals_the_oracle(void **state)
 {
 	for (size_t i = 0; i < COUNT_OF(widths) * COUNT_OF(weight_dtypes); i++)
-		check_rms_norm(weight_dtypes[i % 3], widths[i / 3], any_rows(), random_below(&rng, 2) == 0, true);
+		check_rms_norm(weight_dtypes[i % 3], widths[i / 3], any_rows(),
+			random_below(&rng, 2) ? IN_PLACE : INTO, true);
 }
 
 static void test_rms_norm_of_a_row_does_not_depend_on_the_batch(void **state)
@@ -279,7 +282,7 @@ static void test_silu_mul_equals_the_oracle(void **state)
 {
 	for (size_t i = 0; i < COUNT_OF(widths); i++) {
 		const struct mark mark = mark_here();
-		struct op_silu_mul a = {.n_rows = any_rows(), .cols = widths[i]};
+		struct op_silu_mul a = {.n_rows = any_rows(), .cols = widths[i], .gelu = i % 2};
 		size_t n = (size_t)a.n_rows * a.cols;
 		struct both x = random_act_at(2 * n, 20, random_below(&rng, 2)),
 			    out = both_new(ACT, n);
@@ -290,6 +293,28 @@ static void test_silu_mul_equals_the_oracle(void **state)
 			RUN(side, silu_mul, &a);
 		}
 		both_check_close(&out, ONE_ROUNDING, 1e-20);
+		release_to(mark);
+	}
+}
+
+static void test_soft_cap_equals_the_oracle(void **state)
+{
+	static const uint64_t sizes[] = {1, 3, 4, 7, 1000, 2048 * 31 + 5};
+
+	for (size_t i = 0; i < 2 * COUNT_OF(sizes); i++) {
+		const struct mark mark = mark_here();
+		const uint64_t n = sizes[i / 2], skip = i % 2; /* aligned to a pack, and not */
+		struct op_soft_cap a = {.n = n, .cap = 0.5f};
+		struct both x = random_both_floats(n + 1);
+		float *got = scratch((n + 1) * sizeof(*got)), *want = scratch((n + 1) * sizeof(*want));
+
+		for (int side = 0; side < N_SIDES; side++) {
+			a.x = (float *)x.at[side] + skip;
+			RUN(side, soft_cap, &a);
+		}
+		both_copy(CUDA, got, x.at[CUDA], x.n);
+		both_copy(CPU, want, x.at[CPU], x.n);
+		assert_floats_close(got, want, n + 1, 1e-6, 1e-7);
 		release_to(mark);
 	}
 }
@@ -438,6 +463,7 @@ static void test_shapes_that_cannot_be_are_refused(void **state)
 	REFUSES(silu_mul, .gate_up = memory, .out = memory);
 	REFUSES(gather_rows, .x = memory, .index = ids, .out = memory, .cols = 1);
 	REFUSES(to_f32, .x = memory);
+	REFUSES(soft_cap, .x = memory, .n = 1);
 	REFUSES(copy_pages, .kv = memory, .page_bytes = 8, .n_pairs = 1);
 	REFUSES(outbox, .sampled = ids, .out = ids);
 	REFUSES(rope_and_cache, .qkv = memory, .positions = ids, .slot_mapping = ids,
@@ -458,6 +484,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_rope_and_cache_of_fp8_equals_the_oracle),
 	cmocka_unit_test(test_silu_mul_equals_the_oracle),
 	cmocka_unit_test(test_silu_mul_of_extremes_is_finite),
+	cmocka_unit_test(test_soft_cap_equals_the_oracle),
 	cmocka_unit_test(test_gather_rows_takes_the_same_rows),
 	cmocka_unit_test(test_to_f32_is_exact),
 	cmocka_unit_test(test_copy_pages_keeps_the_order_of_the_pairs),
