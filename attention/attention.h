@@ -42,6 +42,7 @@ struct attention_config {
 	uint32_t n_layers, n_heads, n_kv_heads, head_dim; /* latent: 1 KV head of rank + rope */
 	struct attention_latent latent;
 	float scale;             /* of q.k, usually head_dim^-1/2 */
+	float soft_cap;          /* 0: none; else a score s becomes soft_cap tanh(s / soft_cap), ahead of masks */
 	const uint32_t *windows; /* [n_layers] sliding window in tokens, itself included; 0: none */
 	uint32_t page_tokens;
 	uint32_t max_rows, max_tokens, max_pages; /* as in struct step_inputs */

@@ -110,6 +110,15 @@ static inline void vector_scale(float *x, float factor, size_t n)
 	vector_scale_loop(x, factor, n);
 }
 
+/* ---- scores ---- */
+
+/* cap 0: none */
+static inline void scores_cap(float *scores, uint32_t n, float cap)
+{
+	for (uint32_t i = 0; cap != 0 && i < n; i++)
+		scores[i] = cap * tanhf(scores[i] / cap);
+}
+
 /* ---- softmax ---- */
 
 /* A softmax so far: the highest score, and the sum of weights relative to it. */

@@ -52,8 +52,8 @@ void gqa_begin(struct running_softmax *running, uint32_t n_heads, float *out, ui
 	memset(out, 0, (size_t)n_heads * head_dim * sizeof(*out));
 }
 
-void gqa_tile_attend(const struct gqa_tile *tile, const struct gqa_cache *cache, float scale,
-	const float *q, uint32_t n_heads, struct running_softmax *running, float *out)
+void gqa_tile_attend(const struct gqa_tile *tile, const struct gqa_cache *cache, const float *q,
+	uint32_t n_heads, struct running_softmax *running, float *out)
 {
 	const uint32_t group = n_heads / cache->n_kv_heads;
 	const size_t n = cache->head_dim;
@@ -64,7 +64,8 @@ void gqa_tile_attend(const struct gqa_tile *tile, const struct gqa_cache *cache,
 		size_t first = h / group * n;
 
 		for (uint32_t i = 0; i < tile->n; i++)
-			scores[i] = scale * vector_dot(q + h * n, tile->keys[i] + first, n);
+			scores[i] = cache->scale * vector_dot(q + h * n, tile->keys[i] + first, n);
+		scores_cap(scores, tile->n, cache->soft_cap);
 		softmax_take(&running[h], scores, tile->n, tile->keys, first + tile->to_value,
 			out + h * n, n);
 	}

@@ -15,11 +15,12 @@
 
 #define GQA_TILE 32u
 
-/* A layer's cache. */
+/* A layer's cache, and what becomes of scores. */
 struct gqa_cache {
 	const void *kv; /* [n_pages, 2, page_tokens, n_kv_heads, head_dim] float32; with `decoded` e4m3 */
 	uint32_t page_tokens, n_kv_heads, head_dim;
 	uint32_t n_pages; /* ids outside are the null page; 0: not known */
+	float scale, soft_cap; /* of scores; soft_cap 0: none */
 	float *decoded;   /* [GQA_TILE, 2, n_kv_heads, head_dim], a tile's; NULL: there are no codes */
 	struct kv_factors factors;
 };
@@ -50,8 +51,8 @@ void gqa_tile_load(struct gqa_tile *tile, const struct gqa_cache *cache, const i
 void gqa_begin(struct running_softmax *running, uint32_t n_heads, float *out, uint32_t head_dim);
 /* Bring all heads of a query from the tiles before this one to the end of this one, which is not
  * empty. q, out: [n_heads, head_dim]. */
-void gqa_tile_attend(const struct gqa_tile *tile, const struct gqa_cache *cache, float scale,
-	const float *q, uint32_t n_heads, struct running_softmax *running, float *out);
+void gqa_tile_attend(const struct gqa_tile *tile, const struct gqa_cache *cache, const float *q,
+	uint32_t n_heads, struct running_softmax *running, float *out);
 /* From weighted sums to averages; every head has seen a key. */
 void gqa_end(
 	const struct running_softmax *running, uint32_t n_heads, float *out, uint32_t head_dim);

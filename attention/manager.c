@@ -64,6 +64,10 @@ int attention_check_latent(const struct attention_config *c, char *why, size_t s
 			return -ENOTSUP;
 		}
 	}
+	if (c->soft_cap != 0) {
+		snprintf(why, size, "latent attention has no soft cap of scores, and that is %g", (double)c->soft_cap);
+		return -ENOTSUP;
+	}
 	return manager_check_sizes(c, why, size);
 }
 

@@ -210,6 +210,7 @@ static int flex_run(struct attention_metadata *metadata, struct stream *stream,
 		.page_tokens = c->page_tokens,
 		.n_pages = c->n_kv_pages,
 		.scale = c->scale,
+		.soft_cap = c->soft_cap,
 	});
 }
 

@@ -86,6 +86,7 @@ struct flex_args {
 	uint32_t n_heads, n_kv_heads, head_dim, page_tokens;
 	uint32_t n_pages; /* of the cache; other ids are read as the null page; 0: unknown */
 	float scale;
+	float soft_cap; /* 0: none */
 	bool fp8; /* kv is e4m3, with factors */
 	struct kv_factors factors;
 };

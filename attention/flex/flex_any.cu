@@ -7,7 +7,7 @@
  * Grid: query blocks x heads. Block: 16 warps, which process one token after the other; each warp takes every
  * 16th entry of the list. A lane has head_dim / 32 elements, a score is a sum over the warp. Shared memory:
  * 4 KB, the block's sum. Keys and values are read once per token and head, so it is slow. It exists so that no
- * model is refused, and for deterministic models: a token's result depends only on its own keys, although the
+ * model is refused, for scores with a soft cap, and for deterministic models: a token's result depends only on its own keys, although the
  * list also has the keys of the other tokens of its block.
  */
 
@@ -49,7 +49,7 @@ static __device__ void token_attend(
 			uint32_t position = from + (uint32_t)__ffsll((int64_t)seen) - 1;
 
 			any_take<CODES>(a.kv, flex_any_key_at(a, pages, position) + (size_t)kv_head * dim,
-				to_value, dim, q, acc, highest, sum);
+				to_value, dim, a.soft_cap, q, acc, highest, sum);
 		}
 	}
 	any_merge<PER, FLEX_BF16_HEAD_DIM>(dim, acc, highest, sum, a.factors.value,

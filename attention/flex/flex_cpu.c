@@ -169,8 +169,7 @@ static void flex_cpu_token(const struct flex_cpu_layer *l, const struct flex_blo
 		if (!FLEX_ENTRY_WHOLE(*list))
 			flex_cpu_pick(&tile, &view, from);
 		if (tile.n)
-			gqa_tile_attend(
-				&tile, &l->cache, a->scale, q, a->n_heads, l->running, out);
+			gqa_tile_attend(&tile, &l->cache, q, a->n_heads, l->running, out);
 	}
 	gqa_end(l->running, a->n_heads, out, a->head_dim);
 }
@@ -203,6 +202,8 @@ static void flex_cpu_attend(const void *args, void *workspace)
 			.n_kv_heads = a->n_kv_heads,
 			.head_dim = a->head_dim,
 			.n_pages = a->n_pages,
+			.scale = a->scale,
+			.soft_cap = a->soft_cap,
 			.decoded = gqa_decoded(workspace, a->n_heads, a->fp8),
 			.factors = a->factors,
 		},

@@ -113,7 +113,7 @@ static int flex_cuda_load(struct flex_state *state, struct stream *stream)
 	state->n_sms = limits->n_sms;
 	state->n_slots = 1;
 	state->short_query = INT32_MAX;
-	state->fast = !c->invariant && variant_takes_pages(c->page_tokens, MIN_FAST_PAGE) &&
+	state->fast = !c->invariant && c->soft_cap == 0 && variant_takes_pages(c->page_tokens, MIN_FAST_PAGE) &&
 		      flex_cuda_group(c) <= FLEX_PACKED &&
 		      flex_split_variant(
 			      c->head_dim, attention_fp8(c), limits->shared_bytes_optin, &state->split);

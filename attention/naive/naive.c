@@ -128,6 +128,7 @@ static int naive_queue_row(const struct attention_manager *manager, struct strea
 		.n_pages = c->n_kv_pages,
 		.max_seq_len = c->max_seq_len,
 		.scale = c->scale,
+		.soft_cap = c->soft_cap,
 	});
 }
 

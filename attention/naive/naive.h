@@ -21,6 +21,7 @@ struct naive_args {
 	uint32_t n_pages; /* of the cache; ids outside are the null page; 0: not known */
 	uint32_t max_seq_len;
 	float scale;
+	float soft_cap; /* 0: none */
 	bool fp8; /* kv is e4m3, with factors */
 	struct kv_factors factors;
 };

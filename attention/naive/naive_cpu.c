@@ -104,6 +104,11 @@ static struct naive_workspace naive_gqa_carve(const struct naive_args *a, void *
 	return w;
 }
 
+static double naive_cap(const struct naive_args *a, double score)
+{
+	return a->soft_cap != 0 ? (double)a->soft_cap * tanh(score / (double)a->soft_cap) : score;
+}
+
 /* One query of one head over the positions [first, last]. */
 static void naive_gqa_head(const struct naive_args *a, const float *q, uint32_t kv_head,
 	uint32_t first, uint32_t last, const struct naive_workspace *w, float *out)
@@ -112,9 +117,9 @@ static void naive_gqa_head(const struct naive_args *a, const float *q, uint32_t 
 	double total;
 
 	for (uint32_t p = first; p <= last; p++)
-		w->weights[p] = (double)a->scale * naive_dot(q,
+		w->weights[p] = naive_cap(a, (double)a->scale * naive_dot(q,
 			naive_read(a, naive_place(a, p, 2) * row + at, a->factors.key, a->head_dim, w->line),
-			a->head_dim);
+			a->head_dim));
 	total = naive_weigh(w->weights, first, last);
 	memset(w->sums, 0, a->head_dim * sizeof(*w->sums));
 	for (uint32_t p = first; p <= last; p++) {

@@ -22,6 +22,7 @@ struct paged_args {
 	uint32_t n_heads, n_kv_heads, head_dim, page_tokens;
 	uint32_t n_pages;           /* of the cache; ids outside are the null page; 0: not known */
 	float scale;
+	float soft_cap; /* 0: none */
 	bool fp8; /* kv is e4m3, with factors */
 	struct kv_factors factors;
 	/* The host's facts of the batch, which determine the grid and are the same at capture and replay: rows

@@ -5,8 +5,8 @@
  *
  * Grid tokens x heads, block 16 warps, which take every 16th key: a lane has head_dim / 32 elements, a
  * score is a sum over the warp. Shared memory: 4 KB, the block's sum. Reads keys and values once a token
- * and head, so it is slow. It exists so that no model is refused, and for deterministic models: a token's
- * result depends on its own keys alone. It finds its row by itself and needs no plan.
+ * and head, so it is slow. It exists so that no model is refused, for scores with a soft cap, and for
+ * deterministic models: a token's result depends on its own keys alone. It finds its row by itself and needs no plan.
  *
  * Measured on an H200, a decode step of a deterministic 1B model, context 1024, at 1, 8, 32, 128 rows:
  * 2.73, 2.56, 5.17, 15.8 ms, where the fast kernels and products take 0.85, 0.91, 1.20, 2.34.
@@ -74,8 +74,8 @@ static __global__ void __launch_bounds__(WARPS * 32) any_kernel(const __grid_con
 	at = place_of(a, (int32_t)blockIdx.x);
 	any_load(q, query, dim, a.scale, at.end > 0);
 	for (int32_t t = at.first + warp; t < at.end; t += WARPS)
-		any_take<CODES>(a.kv, paged_any_key_at(a, at, t) + (size_t)kv_head * dim, to_value, dim, q, acc,
-			highest, sum);
+		any_take<CODES>(a.kv, paged_any_key_at(a, at, t) + (size_t)kv_head * dim, to_value, dim,
+			a.soft_cap, q, acc, highest, sum);
 	any_merge<PER, PAGED_ANY_HEAD_DIM>(dim, acc, highest, sum, a.factors.value,
 		(bf16 *)a.out + ((size_t)blockIdx.x * a.n_heads + head) * dim);
 }

@@ -5,7 +5,7 @@
 /*
  * The running softmax of one query by a block of warps that share its keys out by position: a lane has
  * elements lane, lane + 32, ... of the head, PER of them, and a score is a sum over its warp.
- * Scores are in powers of two (the query's scale times log2 e). The order of all sums follows from the
+ * Scores are in powers of two (the query's scale times log2 e), and their soft cap, 0: none, as its user has it. The order of all sums follows from the
  * query's own keys: the result does not depend on other tokens and rows.
  */
 
@@ -40,7 +40,7 @@ static __device__ __forceinline__ float any_element(const void *kv, size_t at)
 
 /* The key that begins at element `key`, and its value `to_value` elements behind it; all lanes of the warp. */
 template <bool CODES, int PER>
-static __device__ __forceinline__ void any_take(const void *kv, size_t key, size_t to_value, int dim,
+static __device__ __forceinline__ void any_take(const void *kv, size_t key, size_t to_value, int dim, float soft_cap,
 	const float (&q)[PER], float (&acc)[PER], float &highest, float &sum)
 {
 	int lane = threadIdx.x % 32;
@@ -52,6 +52,8 @@ static __device__ __forceinline__ void any_take(const void *kv, size_t key, size
 			score += q[i] * any_element<CODES>(kv, key + i * 32 + lane);
 	for (int d = 16; d > 0; d /= 2)
 		score += __shfl_xor_sync(~0u, score, d);
+	if (soft_cap != 0.0f)
+		score = soft_cap * CUDART_L2E_F * tanhf(score / (soft_cap * CUDART_L2E_F));
 	keep = power_2(highest - fmaxf(highest, score));
 	highest = fmaxf(highest, score);
 	weight = power_2(score - highest);

@@ -27,6 +27,8 @@ static void paged_cpu_token(const struct paged_args *a, const float *q, const in
 		.n_kv_heads = a->n_kv_heads,
 		.head_dim = a->head_dim,
 		.n_pages = a->n_pages,
+		.scale = a->scale,
+		.soft_cap = a->soft_cap,
 		.decoded = gqa_decoded(running, a->n_heads, a->fp8),
 		.factors = a->factors,
 	};
@@ -40,7 +42,7 @@ static void paged_cpu_token(const struct paged_args *a, const float *q, const in
 		uint32_t edge = (first / GQA_TILE + 1) * GQA_TILE;
 
 		gqa_tile_load(&tile, &cache, pages, first, edge < end ? edge : end);
-		gqa_tile_attend(&tile, &cache, a->scale, q, a->n_heads, running, out);
+		gqa_tile_attend(&tile, &cache, q, a->n_heads, running, out);
 		first = edge;
 	}
 	gqa_end(running, a->n_heads, out, a->head_dim);

@@ -117,7 +117,7 @@ static bool paged_cuda_choose(struct paged_state *state, struct stream *stream)
 	uint32_t shared = cuda_limits(stream)->shared_bytes_optin;
 	bool codes = attention_fp8(c);
 
-	if (c->invariant || !variant_takes_pages(c->page_tokens, MIN_FAST_PAGE) ||
+	if (c->invariant || c->soft_cap != 0 || !variant_takes_pages(c->page_tokens, MIN_FAST_PAGE) ||
 		!paged_decode_variant(c->head_dim, codes, shared, &state->decode) ||
 		!paged_prefill_variant(c->head_dim, codes, shared, &state->prefill))
 		return false;

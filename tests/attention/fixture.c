@@ -120,6 +120,7 @@ static void config_init(struct fixture *f, const struct shape *s)
 		.head_dim = l->rank ? l->rank + l->rope : s->head_dim,
 		.latent = *l,
 		.scale = (s->sharp != 0 ? s->sharp : 1) / sqrtf(query),
+		.soft_cap = s->soft_cap,
 		.windows = f->windows,
 		.page_tokens = s->page_tokens,
 		.max_rows = FIXTURE_ROWS,

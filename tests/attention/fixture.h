@@ -49,6 +49,7 @@ struct shape {
 	 * a wrong one shows. The output of a head is judged by its distance from the reference. */
 	float sharp;
 	bool fp8; /* keys and values lie in the cache as e4m3, with FIXTURE_FACTORS */
+	float soft_cap;
 };
 
 struct row {

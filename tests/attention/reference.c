@@ -186,6 +186,7 @@ static void head_deinit(struct head *h)
  * score so far: scores may be beyond exp. Returns the average magnitude of the weighted values. */
 static double attend(struct head *h, uint32_t position)
 {
+	const double cap = (double)h->f->config.soft_cap;
 	double total = 0, highest = -INFINITY, magnitude = 0;
 
 	for (uint32_t i = 0; i < h->key_dim; i++)
@@ -202,6 +203,8 @@ static double attend(struct head *h, uint32_t position)
 		for (uint32_t i = 0; i < h->key_dim; i++)
 			score += h->q[i] * key[i];
 		score *= (double)h->f->config.scale;
+		if (cap != 0)
+			score = cap * tanh(score / cap);
 		before = score > highest ? exp(highest - score) : 1;
 		highest = fmax(score, highest);
 		weight = exp(score - highest);

@@ -29,6 +29,7 @@ static struct shape draw_shape(uint64_t *dice)
 	shape.head_dim = dims[random_below(dice, 8)];
 	shape.page_tokens = page_tokens[random_below(dice, 3)];
 	shape.window = random_below(dice, 2) ? 1 + random_below(dice, 60) : 0;
+	shape.soft_cap = random_below(dice, 3) ? 0 : 0.3f; /* scores are about 1 */
 	return shape;
 }
 

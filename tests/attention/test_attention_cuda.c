@@ -32,13 +32,23 @@ static struct shape draw_slow(uint64_t *dice)
 		dice, (const uint32_t[]){ 8, 42, 80, 200 }, (const uint32_t[]){ 1, 4, 24, 16 });
 }
 
+/* Sizes for which there are fast kernels, which know no soft cap; scores are about 1. */
+static struct shape draw_capped(uint64_t *dice)
+{
+	struct shape shape = draw_fast(dice);
+
+	shape.soft_cap = 0.3f;
+	return shape;
+}
+
 /* Batches of so many rows at most, with queries of so many tokens at most. */
 static const struct drawn {
 	struct shape (*draw)(uint64_t *dice);
 	int n_shapes;
 	uint32_t most_rows, most;
 } decodes = { draw_fast, 12, FIXTURE_ROWS - 3, 1 }, short_queries = { draw_fast, 12, 24, 16 },
-  mixed = { draw_fast, 16, 10, 250 }, any_size = { draw_slow, 12, 10, 40 };
+  mixed = { draw_fast, 16, 10, 250 }, any_size = { draw_slow, 12, 10, 40 },
+  capped = { draw_capped, 12, 10, 40 };
 
 static void test_agrees_with_dense_reference(void **state)
 {
@@ -280,6 +290,7 @@ int main(void)
 		DRAWN("test_short_queries_agree_with_dense_reference", short_queries),
 		DRAWN("test_mixed_batches_agree_with_dense_reference", mixed),
 		DRAWN("test_sizes_without_a_fast_kernel_agree_with_dense_reference", any_size),
+		DRAWN("test_scores_with_a_soft_cap_agree_with_dense_reference", capped),
 		cmocka_unit_test(
 			test_long_sequences_cut_in_many_pieces_agree_with_dense_reference),
 		cmocka_unit_test(test_chunks_of_a_prompt_agree_with_dense_reference),
