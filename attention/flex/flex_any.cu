@@ -7,8 +7,8 @@
  * Grid: query blocks x heads. Block: 16 warps, which process one token after the other; each warp takes every
  * 16th entry of the list. A lane has head_dim / 32 elements, a score is a sum over the warp. Shared memory:
  * 4 KB, the block's sum. Keys and values are read once per token and head, so it is slow. It exists so that no
- * model is refused, for scores with a soft cap, and for deterministic models: a token's result depends only on its own keys, although the
- * list also has the keys of the other tokens of its block.
+ * model is refused, for scores with a soft cap, and for deterministic models: a token's result depends only on
+ * its own keys, although the list also has the keys of the other tokens of its block.
  */
 
 #include "attention/flex/flex_views.cuh"

@@ -5,8 +5,8 @@
 /*
  * The running softmax of one query by a block of warps that share its keys out by position: a lane has
  * elements lane, lane + 32, ... of the head, PER of them, and a score is a sum over its warp.
- * Scores are in powers of two (the query's scale times log2 e), and their soft cap, 0: none, as its user has it. The order of all sums follows from the
- * query's own keys: the result does not depend on other tokens and rows.
+ * Scores are in powers of two (the query's scale times log2 e), their soft cap (0: none) is not. The order of
+ * all sums follows from the query's own keys: the result does not depend on other tokens and rows.
  */
 
 #include "attention/paged/paged_mma.cuh"

@@ -27,7 +27,8 @@ uint64_t model_floor_weights(const struct model *model)
 
 	for (uint32_t i = 0; i < model->config.n_layers; i++) {
 		const struct model_layer *l = &model->layers[i];
-		const struct weight *const all[] = {&l->input_norm, &l->post_norm, &l->qkv,
+		const struct weight *const all[] = {&l->input_norm, &l->post_norm, &l->pre_feed_norm,
+			&l->post_feed_norm, &l->qkv,
 			&l->qkv_bias, &l->q_norm, &l->k_norm, &l->o, &l->o_bias, &l->gate_up,
 			&l->gate_up_bias, &l->down, &l->down_bias, &l->q_a, &l->q_a_bias,
 			&l->q_a_norm, &l->q, &l->kv_a, &l->kv_a_bias, &l->kv_a_norm, &l->kv_b,

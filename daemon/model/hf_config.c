@@ -34,6 +34,7 @@ static const struct family families[] = {
 	{"Qwen3ForCausalLM", MODEL_QWEN3, 32, 128, 32768, -1, -1, 4096},
 	{"Phi3ForCausalLM", MODEL_PHI3, 0, 0, 4096, 1, 32000, 0},
 	{"Qwen3MoeForCausalLM", MODEL_QWEN3_MOE, 4, 0, 32768, -1, -1, 4096},
+	{"Gemma2ForCausalLM", MODEL_GEMMA2, 4, 256, 8192, 2, 1, 4096},
 	{"DeepseekV2ForCausalLM", MODEL_DEEPSEEK_V2, 0, 0, 2048, 1, 2, 0},
 	{"DeepseekV3ForCausalLM", MODEL_DEEPSEEK_V3, 0, 0, 4096, 0, 1, 0},
 	{"LlamaForCausalLMEagle", MODEL_EAGLE, 0, 0, 2048, 1, 2, 0},
@@ -53,7 +54,8 @@ static bool hf_config_is_draft(const struct family *family)
 /* In the other families a window is all layers'. */
 static bool hf_config_obeys_layer_types(const struct family *family)
 {
-	return family->family == MODEL_QWEN2 || family->family == MODEL_QWEN3;
+	return family->family == MODEL_QWEN2 || family->family == MODEL_QWEN3 ||
+		family->family == MODEL_GEMMA2;
 }
 
 /* NULL: not one that is read here. */
@@ -80,13 +82,13 @@ static const struct family *hf_config_find_family(const struct field_object *roo
 	field_fail(root, -ENOTSUP, "architectures \"%.64s\" is not one of %s", name,
 		draft ? "LlamaForCausalLMEagle, LlamaForCausalLMEagle3"
 		      : "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
-			"Phi3ForCausalLM, Qwen3MoeForCausalLM, DeepseekV2ForCausalLM, "
-			"DeepseekV3ForCausalLM");
+			"Phi3ForCausalLM, Qwen3MoeForCausalLM, Gemma2ForCausalLM, "
+			"DeepseekV2ForCausalLM, DeepseekV3ForCausalLM");
 	return NULL;
 }
 
 /* Refuse what would change the arithmetic. */
-static void hf_config_refuse_variants(const struct field_object *root)
+static void hf_config_refuse_variants(const struct field_object *root, const struct family *family)
 {
 	static const char *const unsupported[] = {"compression_config", "per_layer_config"};
 	const char *act;
@@ -95,6 +97,8 @@ static void hf_config_refuse_variants(const struct field_object *root)
 		if (field_state(root, unsupported[i]) == FIELD_THERE)
 			field_fail(root, -ENOTSUP, "%s is not supported", unsupported[i]);
 	}
+	if (family->family == MODEL_GEMMA2)
+		return;
 	act = field_string(root, "hidden_act", "silu");
 	if (strcmp(act, "silu") && strcmp(act, "swish"))
 		field_fail(root, -ENOTSUP, "hidden_act \"%.64s\" is not silu", act);
@@ -149,11 +153,14 @@ static void hf_config_parse_sizes(const struct field_object *root, const struct 
 	}
 	if (config->family == MODEL_QWEN3_MOE)
 		hf_qwen3_moe_parse(root, config);
+	if (config->family == MODEL_GEMMA2)
+		hf_gemma2_parse(root, config);
 	config->max_seq_len = field_u32(
 		root, "max_position_embeddings", 1, HF_LENGTH_MAX, family->max_seq_len);
 	config->rms_norm_eps =
 		(float)field_real(root, "rms_norm_eps", 0, 1, family->family == MODEL_PHI3 ? 1e-5 : 1e-6);
-	config->tie_word_embeddings = field_bool(root, "tie_word_embeddings", false);
+	config->tie_word_embeddings =
+		field_bool(root, "tie_word_embeddings", family->family == MODEL_GEMMA2);
 }
 
 static void hf_config_parse_biases(const struct field_object *root, struct model_config *config)
@@ -179,12 +186,15 @@ static void hf_config_parse_biases(const struct field_object *root, struct model
 static uint32_t hf_config_parse_window(
 	const struct field_object *root, const struct family *family, uint32_t *ret_first)
 {
-	bool use = family->family == MODEL_MISTRAL || family->family == MODEL_PHI3;
+	bool dense = family->family == MODEL_QWEN2 || family->family == MODEL_QWEN3;
+	bool asks = dense || family->family == MODEL_QWEN3_MOE;
+	bool use = family->family == MODEL_MISTRAL || family->family == MODEL_PHI3 ||
+		family->family == MODEL_GEMMA2;
 
 	*ret_first = 0;
-	if (hf_config_obeys_layer_types(family))
+	if (dense)
 		*ret_first = field_u32(root, "max_window_layers", 0, INT32_MAX, 28);
-	if (hf_config_obeys_layer_types(family) || family->family == MODEL_QWEN3_MOE)
+	if (asks)
 		use = field_bool(root, "use_sliding_window", false);
 	if (!use)
 		return 0;
@@ -232,7 +242,7 @@ static void hf_config_parse_windows(const struct field_object *root, const struc
 	for (uint32_t layer = 0; layer < config->n_layers; layer++) {
 		bool slides = named ? hf_config_parse_layer_type(
 					      root, family, types, layer, window)
-				    : layer >= first;
+				    : layer >= first && (family->family != MODEL_GEMMA2 || layer % 2 == 0);
 
 		config->windows[layer] = slides ? window : 0;
 	}
@@ -324,7 +334,7 @@ static int hf_config_parse_root(
 	config->family = family->family;
 	snprintf(config->architecture, sizeof(config->architecture), "%s", family->architecture);
 	config->sampling = (struct slot_sampling){.top_p = 1};
-	hf_config_refuse_variants(root);
+	hf_config_refuse_variants(root, family);
 	hf_config_parse_sizes(root, family, config);
 	if (draft)
 		hf_eagle_parse(root, config);

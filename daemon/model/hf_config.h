@@ -23,6 +23,8 @@ void hf_rope_parse(const struct field_object *root, struct model_config *config)
 void hf_deepseek_parse(const struct field_object *root, struct model_config *config);
 /* Experts of Qwen3-MoE; n_layers is already set. */
 void hf_qwen3_moe_parse(const struct field_object *root, struct model_config *config);
+/* The fields that Gemma 2 adds; hidden_size is already set. */
+void hf_gemma2_parse(const struct field_object *root, struct model_config *config);
 /* The fields that only draft models have; the sizes are already set. */
 void hf_eagle_parse(const struct field_object *root, struct model_config *config);
 

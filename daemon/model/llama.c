@@ -7,7 +7,7 @@
 
 #include "daemon/model/pass.h"
 
-void llama_attention(struct pass *p, uint32_t layer)
+void llama_attend(struct pass *p, uint32_t layer)
 {
 	const struct model_config *c = &p->model->config;
 	const struct model_layer *l = &p->model->layers[layer];
@@ -30,6 +30,13 @@ void llama_attention(struct pass *p, uint32_t layer)
 		.fp8 = c->kv_fp8,
 		.factors = l->kv_factors);
 	pass_attend(p, layer, (c->n_heads + 2 * c->n_kv_heads) * c->head_dim);
+}
+
+void llama_attention(struct pass *p, uint32_t layer)
+{
+	const struct model_layer *l = &p->model->layers[layer];
+
+	llama_attend(p, layer);
 	pass_add_gemm(p, p->b->attention, &l->o, &l->o_bias);
 }
 

@@ -38,7 +38,7 @@ static float model_config_scale(const struct model_config *config)
 	double m = 1;
 
 	if (!config->latent.rank)
-		return 1.0f / sqrtf((float)config->head_dim);
+		return 1.0f / sqrtf(config->query_scalar != 0 ? config->query_scalar : (float)config->head_dim);
 	if (config->rope.type != ROPE_DEFAULT && config->rope.mscale_all_dim > 0)
 		m = model_yarn_magnitude(config->rope.factor, config->rope.mscale_all_dim);
 	return (float)(m * m / sqrt((double)config->latent.nope + config->latent.rope));
@@ -54,6 +54,7 @@ struct attention_config model_attention(
 		.head_dim = model_config_kv_dim(config),
 		.latent = config->latent,
 		.scale = model_config_scale(config),
+		.soft_cap = config->score_cap,
 		.windows = config->windows,
 		.max_decode_query = 1,
 		.activation_dtype = info->activation_dtype,

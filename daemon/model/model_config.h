@@ -22,6 +22,7 @@ enum model_family {
 	MODEL_QWEN3,
 	MODEL_PHI3,
 	MODEL_QWEN3_MOE,
+	MODEL_GEMMA2,
 	MODEL_DEEPSEEK_V2,
 	MODEL_DEEPSEEK_V3,
 	MODEL_EAGLE, /* draft models: daemon/model/draft.h */
@@ -87,6 +88,11 @@ struct model_config {
 	float rms_norm_eps;
 	bool tie_word_embeddings;
 	bool qkv_bias, o_bias, mlp_bias, qk_norm;
+	/* Gemma 2: all of them are 0 in other families */
+	bool norms_add_one;        /* a norm multiplies by 1 + its weight */
+	float embedding_scale;     /* of the embeddings of ids; 0: 1 */
+	float query_scalar;        /* scores are q.k query_scalar^-1/2; 0: head_dim */
+	float score_cap, logit_cap; /* soft caps (op_soft_cap); 0: none */
 	uint32_t *windows; /* [n_layers] sliding window, 0: none */
 	struct model_rope rope;
 	uint32_t n_eos;

@@ -70,6 +70,17 @@ void pass_norm_residual(struct pass *p, const struct weight *weight)
 	pass_norm_in_order(p, weight, NULL);
 }
 
+void pass_add_norm(struct pass *p, const void *x, const struct weight *weight)
+{
+	PASS_OP(p, rms_norm,
+		.x = x,
+		.weight = *weight,
+		.out = p->b->residual,
+		.n_rows = p->args->n_tokens,
+		.eps = p->model->config.rms_norm_eps,
+		.add = true);
+}
+
 void model_feature_layers(const struct model_config *target, uint32_t ret[MODEL_FEATURES])
 {
 	assert(target->n_layers >= 3);
@@ -201,4 +212,9 @@ void pass_head(struct pass *p, const void *x, const int32_t *index, uint32_t n_r
 		.y_dtype = DTYPE_F32,
 		.n_rows = n_rows,
 		.invariant = p->model->deterministic);
+	if (p->model->config.logit_cap != 0)
+		PASS_OP(p, soft_cap,
+			.x = p->b->logits,
+			.n = (uint64_t)n_rows * p->model->head.rows,
+			.cap = p->model->config.logit_cap);
 }

@@ -41,6 +41,8 @@ void pass_norm_residual(struct pass *p, const struct weight *weight);
 /* y = norm(residual) w^T + bias; `normed` may be left as it is. `order`: w's columns have it (op_rms_norm); or NULL. */
 void pass_norm_gemm(struct pass *p, const struct weight *norm, const uint32_t *order, const struct weight *w,
 	const struct weight *bias, void *y);
+/* residual += norm(x), of the model's eps */
+void pass_add_norm(struct pass *p, const void *x, const struct weight *weight);
 /* Attention for q in `qkv`, with rows q_stride apart, into `attention`. */
 void pass_attend(struct pass *p, uint32_t layer, uint32_t q_stride);
 /* residual += down(silu(gate normed) * (up normed)) */
@@ -52,9 +54,12 @@ void pass_norm_feed(struct pass *p, const struct model_layer *layer);
 /* Logits of n_rows rows of x: of those of `index`, or of the first ones if it is NULL. */
 void pass_head(struct pass *p, const void *x, const int32_t *index, uint32_t n_rows);
 
+/* `attention` := of `qkv` */
+void llama_attend(struct pass *p, uint32_t layer);
 /* residual += o(attention of `qkv`) */
 void llama_attention(struct pass *p, uint32_t layer);
 void llama_layer(struct pass *p, uint32_t layer);
+void gemma_layer(struct pass *p, uint32_t layer);
 void deepseek_layer(struct pass *p, uint32_t layer);
 
 #endif

@@ -38,6 +38,7 @@ struct plan_recipe {
 	uint32_t cols; /* 0: a vector */
 	enum plan_kind kind;
 	bool as_f32;   /* whatever the device's activations are */
+	bool adds_one; /* to each element */
 	bool may_pack; /* only products take it */
 	bool rounds;   /* to e4m3, where the file has it not quantised */
 	struct quantised_order row_order, col_order; /* of quantised parts; col_order: of ones that are packed */
@@ -70,6 +71,7 @@ static bool plan_find_part(struct plan *plan, const struct plan_recipe *recipe, 
 	if (!plan_tensor_find(plan, &(struct plan_want){name, part->rows, recipe->cols, recipe->kind}, ret))
 		return false;
 	ret->rounds = recipe->rounds && !ret->source.format;
+	ret->adds_one = recipe->adds_one;
 	ret->source.row_order = recipe->row_order;
 	ret->source.col_order = recipe->col_order;
 	return true;
@@ -280,6 +282,17 @@ static struct weight plan_one(
 	return plan_parts(plan, layer, &(struct plan_part){name, rows, 0, 0}, 1, cols);
 }
 
+/* In float32 where it is 1 + the weight, which bf16 would round. */
+static struct weight plan_norm(struct plan *plan, const struct model_config *c, uint32_t layer, const char *name)
+{
+	return plan_recipe(plan,
+		&(struct plan_recipe){.layer = layer,
+			.parts = &(struct plan_part){name, c->hidden_size, 0, 0},
+			.n_parts = 1,
+			.as_f32 = c->norms_add_one,
+			.adds_one = c->norms_add_one});
+}
+
 /* One that other ops take, too. */
 static struct weight plan_of_kind(struct plan *plan, enum plan_kind kind, uint32_t layer,
 	const char *name, uint32_t rows, uint32_t cols)
@@ -430,12 +443,16 @@ static void plan_experts(struct plan *plan, const struct model_config *c, uint32
 static void plan_layer(struct plan *plan, const struct model_config *c, uint32_t layer,
 	struct model_layer *l)
 {
-	l->input_norm = plan_one(plan, layer, "input_layernorm.weight", c->hidden_size, 0);
+	l->input_norm = plan_norm(plan, c, layer, "input_layernorm.weight");
 	if (c->latent.rank)
 		plan_latent_attention(plan, c, layer, l);
 	else
 		plan_attention(plan, c, layer, l);
-	l->post_norm = plan_one(plan, layer, "post_attention_layernorm.weight", c->hidden_size, 0);
+	l->post_norm = plan_norm(plan, c, layer, "post_attention_layernorm.weight");
+	if (c->family == MODEL_GEMMA2) {
+		l->pre_feed_norm = plan_norm(plan, c, layer, "pre_feedforward_layernorm.weight");
+		l->post_feed_norm = plan_norm(plan, c, layer, "post_feedforward_layernorm.weight");
+	}
 	if (model_layer_has_experts(c, layer))
 		plan_experts(plan, c, layer, l);
 	else
@@ -479,7 +496,7 @@ static void plan_ends(struct plan *plan, const struct model_config *c, struct mo
 		model->head = model->embedding;
 	else
 		model->head = plan_end(plan, head, c->vocab_size, c->hidden_size);
-	model->final_norm = plan_one(plan, NO_LAYER, "model.norm.weight", c->hidden_size, 0);
+	model->final_norm = plan_norm(plan, c, NO_LAYER, "model.norm.weight");
 }
 
 /* ---- draft models ---- */

@@ -24,6 +24,7 @@ struct plan_placement {
 	 * and each of their halves becomes the beginning of one of the head's. */
 	uint32_t head_rows, n_heads, rotary_rows;
 	uint32_t *order;    /* [cols] device, which gets the order of a reordered matrix's columns; or NULL */
+	bool adds_one;      /* to each element, in float32; a vector */
 	bool rounds;        /* a matrix, not quantised in the file, that is rounded to e4m3 at load (rounding.h) */
 };
 

@@ -13,6 +13,7 @@ static void (*const layers[])(struct pass *p, uint32_t layer) = {
 	[MODEL_QWEN3] = llama_layer,
 	[MODEL_PHI3] = llama_layer,
 	[MODEL_QWEN3_MOE] = llama_layer,
+	[MODEL_GEMMA2] = gemma_layer,
 	[MODEL_DEEPSEEK_V2] = deepseek_layer,
 	[MODEL_DEEPSEEK_V3] = deepseek_layer,
 };
@@ -27,7 +28,8 @@ int model_forward(const struct model *model, struct stream *stream, const struct
 		.ids = args->inputs->input_ids,
 		.from = args->inputs->embedding_from,
 		.out = p.b->residual,
-		.n_tokens = args->n_tokens);
+		.n_tokens = args->n_tokens,
+		.scale = model->config.embedding_scale);
 	for (uint32_t layer = 0; layer < model->config.n_layers && !p.rc; layer++)
 		layers[model->config.family](&p, layer);
 	pass_norm_residual(&p, &model->final_norm);

@@ -79,7 +79,8 @@ static int upload_copy(struct upload *upload, void *target, const void *data, si
 /* Are its bytes copied as they are? */
 static bool upload_is_kept(const struct plan_placement *p)
 {
-	return !p->source.format && !p->tensor->format && !p->head_rows && !p->rounds && p->dtype == p->tensor->dtype;
+	return !p->source.format && !p->tensor->format && !p->head_rows && !p->rounds && !p->adds_one &&
+	       p->dtype == p->tensor->dtype;
 }
 
 /* Bytes of a tensor without side tensors: 0, or READER_KEPT: the copy goes on while the next chunks
@@ -89,7 +90,7 @@ static int upload_take_plain(
 {
 	const struct plan_placement *p = &upload->placements[placement];
 	const struct safetensors_tensor *t = p->tensor;
-	const bool converts = t->format || p->dtype != t->dtype;
+	const bool converts = t->format || p->adds_one || p->dtype != t->dtype;
 	uint64_t n = safetensors_elements(t, bytes), first = safetensors_elements(t, offset);
 	int rc;
 

@@ -24,6 +24,7 @@ static const struct {
 	{"qwen3", "Qwen3ForCausalLM", "qwen3"},
 	{"phi3", "Phi3ForCausalLM", "phi3"},
 	{"qwen3_moe", "Qwen3MoeForCausalLM", "qwen3_moe"},
+	{"gemma2", "Gemma2ForCausalLM", "gemma2"},
 	{"deepseek_v2", "DeepseekV2ForCausalLM", "deepseek_v2"},
 	{"deepseek_v3", "DeepseekV3ForCausalLM", "deepseek_v3"},
 	{"eagle", "LlamaForCausalLMEagle", "llama"},
@@ -63,7 +64,7 @@ int model_take_family(struct model *model, const char *name)
 		}
 	}
 	return fail("there is no family \"%.*s\": llama, mistral, qwen2, qwen3, phi3, "
-		    "qwen3_moe, deepseek_v2, deepseek_v3, eagle, eagle3",
+		    "qwen3_moe, gemma2, deepseek_v2, deepseek_v3, eagle, eagle3",
 		NAME_SHOWN, name);
 }
 
@@ -112,6 +113,11 @@ static bool model_is_draft(const struct model *model)
 	return model->family == EAGLE || model->family == EAGLE3;
 }
 
+static bool model_has_window(const struct model *model)
+{
+	return model->family == MISTRAL || model->family == PHI3 || model->family == GEMMA2;
+}
+
 static int model_check_experts(const struct model *model)
 {
 	const uint32_t *n = model->shape.n;
@@ -138,8 +144,8 @@ int model_check(struct model *model)
 {
 	uint32_t *n = model->shape.n;
 
-	if (n[WINDOW] && model->family != MISTRAL && model->family != PHI3)
-		return fail("--window is for --family mistral and phi3");
+	if (n[WINDOW] && !model_has_window(model))
+		return fail("--window is for --family mistral, phi3 and gemma2");
 	if (model->family == PHI3 && (uint64_t)n[HEADS] * n[HEAD_DIM] != n[HIDDEN])
 		return fail("--hidden %u is not --heads %u times --head-dim %u, as it is for --family phi3", n[HIDDEN],
 			n[HEADS], n[HEAD_DIM]);
@@ -195,7 +201,8 @@ static void __attribute__((format(printf, 6, 7))) model_add(struct model *model,
 	va_list arguments;
 
 	*tensor =
-		(struct tensor){.rows = rows, .cols = cols, .mean = kind == NORM, .deviation = 0.1};
+		(struct tensor){.rows = rows, .cols = cols, .deviation = 0.1};
+	tensor->mean = kind == NORM && model->family != GEMMA2; /* which adds 1 */
 	if (kind == MATRIX)
 		tensor->deviation = shrink / sqrt((double)cols);
 	va_start(arguments, format);
@@ -312,6 +319,10 @@ static void model_add_layer(struct model *model, const char *layer, bool has_exp
 	else
 		model_add_attention(model, layer);
 	model_add(model, NORM, 1, 0, n[HIDDEN], "%s.post_attention_layernorm.weight", layer);
+	if (model->family == GEMMA2) {
+		model_add(model, NORM, 1, 0, n[HIDDEN], "%s.pre_feedforward_layernorm.weight", layer);
+		model_add(model, NORM, 1, 0, n[HIDDEN], "%s.post_feedforward_layernorm.weight", layer);
+	}
 	snprintf(mlp, sizeof(mlp), "%s.mlp", layer);
 	if (has_experts)
 		model_add_experts(model, layer);
@@ -448,9 +459,14 @@ void model_print_config(const void *arg, FILE *file)
 		model_print_deepseek(model, file);
 	if (model->family == QWEN3_MOE)
 		model_print_qwen3_moe(model, file);
+	if (model->family == GEMMA2)
+		fprintf(file,
+			"  \"hidden_activation\": \"gelu_pytorch_tanh\",\n  \"query_pre_attn_scalar\": %u,\n"
+			"  \"attn_logit_softcapping\": 50.0,\n  \"final_logit_softcapping\": 30.0,\n",
+			n[HEAD_DIM]);
 	if (n[WINDOW])
 		fprintf(file, "  \"sliding_window\": %u,\n", n[WINDOW]);
-	else if (model->family == MISTRAL || model->family == PHI3 || qwen)
+	else if (model_has_window(model) || qwen)
 		fprintf(file, "  \"sliding_window\": null,\n");
 	if (model->family == EAGLE3)
 		fprintf(file, "  \"draft_vocab_size\": %u,\n", n[DRAFT_VOCAB]);

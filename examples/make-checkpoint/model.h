@@ -27,6 +27,7 @@ enum family {
 	QWEN3,
 	PHI3,
 	QWEN3_MOE,
+	GEMMA2,
 	DEEPSEEK_V2,
 	DEEPSEEK_V3,
 	EAGLE, /* drafts */

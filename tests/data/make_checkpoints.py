@@ -15,7 +15,7 @@ import sys
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Config, LlamaConfig,
+from transformers import (AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Config, Gemma2Config, LlamaConfig,
                           MistralConfig, Phi3Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -123,6 +123,14 @@ CASES = {
         rope_parameters=LONGROPE | dict(partial_rotary_factor=0.25, **factors(2, 0.4, 0.5))),
         dict(original_max_position_embeddings=4096), "old-type", 42, "bf16"),
     "qwen3-embedding": (Qwen3Config, dict(head_dim=16, tie_word_embeddings=True), None, "new", 28, "inner"),
+    "gemma2": (Gemma2Config, dict(head_dim=16, num_hidden_layers=3, sliding_window=9, query_pre_attn_scalar=20,
+                                  attn_logit_softcapping=2.0, final_logit_softcapping=1.5,
+                                  tie_word_embeddings=False),
+               dict(attn_logit_softcapping=None), "new", 39, "bf16"),
+    "gemma2-types": (Gemma2Config, dict(head_dim=16, attention_bias=True, sliding_window=6, query_pre_attn_scalar=16,
+                                        layer_types=["full_attention", "sliding_attention"],
+                                        attn_logit_softcapping=None, final_logit_softcapping=None),
+                     dict(layer_types=["full_attention"] * 2), "new", 32, "bf16"),
 }
 
 TORCH = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
@@ -130,14 +138,15 @@ TORCH = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 
 def randomise(model, seed):
     gen = torch.Generator().manual_seed(seed)
+    is_gemma = model.config.model_type == "gemma2"  # norms add 1, embeddings are scaled
     for name, p in model.named_parameters():
         noise = torch.randn(p.shape, generator=gen)
         if "norm" in name:
-            p.data = 1 + 0.3 * noise
+            p.data = (0 if is_gemma else 1) + 0.3 * noise
         elif name.endswith("bias"):
             p.data = 0.5 * noise
         elif "embed_tokens" in name:
-            p.data = 0.4 * noise
+            p.data = 0.4 * noise / (model.config.hidden_size ** 0.5 if is_gemma else 1)
         elif "q_proj" in name or "k_proj" in name or name.endswith("mlp.gate.weight"):
             p.data = 0.3 * noise
         else:

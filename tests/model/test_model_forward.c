@@ -162,6 +162,8 @@ static struct checkpoint checkpoints[] = {
 	CHECKPOINT("phi3-window"),
 	CHECKPOINT("phi3-short"),
 	CHECKPOINT("phi3-long"),
+	CHECKPOINT("gemma2"),
+	CHECKPOINT("gemma2-types"),
 	LATENT("deepseek-v2"),
 	LATENT("deepseek-v2-groups"),
 	LATENT("deepseek-v2-yarn"),
