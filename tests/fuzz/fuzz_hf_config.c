@@ -54,6 +54,8 @@ static void check_rope(const struct model_config *c)
 {
 	static float table[POSITIONS * MODEL_HEAD_DIM_MAX];
 
+	if (c->rotary_dim && (c->rotary_dim % 2 || c->rotary_dim >= c->head_dim))
+		abort();
 	model_rope_fill(c, POSITIONS, table);
 	for (uint32_t i = 0; i < POSITIONS * c->head_dim; i++) {
 		if (!isfinite(table[i]))
@@ -94,6 +96,16 @@ static void check_modelopt(const char *text, size_t size)
 	quantisation_free(q);
 }
 
+static void check_caps(const struct model_config *c)
+{
+	const struct device_info info = {.activation_dtype = DTYPE_F32};
+	const struct attention_config attention = model_attention(c, &info);
+
+	if (!isfinite(c->embedding_scale) || !(c->logit_cap >= 0) || !(attention.soft_cap >= 0) ||
+		!isfinite(attention.scale))
+		abort();
+}
+
 static void check_sampling(const struct slot_sampling *s)
 {
 	if (!(s->temperature >= 0) || !(s->top_p >= 0 && s->top_p <= 1) ||
@@ -118,6 +130,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (!hf_config_parse("c", text, size, false, &config, &error)) {
 		check_sizes(&config);
 		check_latent(&config);
+		check_caps(&config);
 		check_quantisation(config.quantisation);
 		check_rope(&config);
 		model_config_deinit(&config);
