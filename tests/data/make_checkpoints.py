@@ -227,7 +227,7 @@ def logits_of(model, ids):
 
 
 @torch.no_grad()
-def reference(name, path, off, n_prompt, kind, seed):
+def reference(name, path, off, n_prompt, seed, kind="bf16"):
     model = load(path)
     gen = torch.Generator().manual_seed(seed + 1)
     vocab = model.config.vocab_size
@@ -277,7 +277,7 @@ def make(name, index):
         model.save_pretrained(path)
         store(path, kind)
         rewrite_config(os.path.join(path, "config.json"), style)
-        if reference(name, path, off, n_prompt, kind, seed):
+        if reference(name, path, off, n_prompt, seed, kind):
             break
     else:
         sys.exit(f"{name}: no seed has wide margins")

@@ -14,7 +14,7 @@ import tempfile
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Config, LlamaConfig
+from transformers import AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Config, LlamaConfig, Qwen3MoeConfig
 
 import make_checkpoints as maker
 from quantise import (awq, float_config, fp8, fp8_config, gptq, gptq_config, is_linear, mixed_config,
@@ -39,6 +39,8 @@ EVEN_EXPERTS = maker.LATENT | dict(hidden_size=128, num_hidden_layers=1, vocab_s
                                    first_k_dense_replace=0)
 # With two groups of columns and more in each matrix but o.
 GROUPS = EVEN | dict(hidden_size=256, intermediate_size=384, head_dim=32, vocab_size=40)
+# The same beside plain attention.
+EVEN_MOE = EVEN | dict(head_dim=16, num_experts=3, num_experts_per_tok=2, moe_intermediate_size=128, norm_topk_prob=True)
 GROUP = 16
 # Of the largest logit; the tests allow devices with bf16 activations more than twice as much.
 ROUNDING = 0.02
@@ -108,6 +110,8 @@ CASES = {
     "awq-64": (LlamaConfig, EVEN, awq(64),
                dict(quant_method="awq", bits=4, group_size=64, zero_point=True, version="gemm",
                     modules_to_not_convert=None)),
+    "fp8-blocks-qwen3-moe-128": (Qwen3MoeConfig, EVEN_MOE, fp8((128, 128), "weight_scale_inv", F32),
+                                 fp8_config(weight_block_size=[128, 128])),
 }
 
 

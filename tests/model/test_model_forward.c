@@ -197,6 +197,7 @@ static struct checkpoint checkpoints[] = {
 	CHECKPOINT("modelopt-128"),
 	CHECKPOINT("compressed-int4-32"),
 	CHECKPOINT("awq-64"),
+	CHECKPOINT("fp8-blocks-qwen3-moe-128"),
 	GGUF("llama"),
 	GGUF("llama-bias"),
 	GGUF("qwen2"),

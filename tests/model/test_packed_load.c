@@ -70,6 +70,9 @@ static const struct expected {
 	{"fp8-blocks-experts-128", "o:rows gate_up:rows down:rows q:rows kv_a:rows expert_gate_up:groups "
 		"expert_down:groups ",
 		"fp8 in blocks of 128 x 128, 15 of 16 matrices kept packed, others " WIDENED},
+	/* o has 64 columns */
+	{"fp8-blocks-qwen3-moe-128", "qkv:rows expert_gate_up:groups expert_down:groups ",
+		"fp8 in blocks of 128 x 128, 12 of 13 matrices kept packed, others " WIDENED},
 	{"fp8-tensor-128", "qkv:rows o:rows gate_up:rows down:rows ", "fp8 with a factor a tensor, kept packed"},
 	{"compressed-channel-128", "qkv:rows o:rows gate_up:rows down:rows head:rows ",
 		"fp8 with a factor a row, kept packed"},
