@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "daemon/startup/interrupt.h"
@@ -41,6 +42,14 @@ static void main_ignore_signals(void)
 		signal(ignored[i], SIG_IGN);
 }
 
+static void main_print_errors(const struct config_error *error)
+{
+	for (const char *line = error->text; *line; line += strcspn(line, "\n"), line += *line == '\n')
+		fprintf(stderr, "mimeod: %.*s\n", (int)strcspn(line, "\n"), line);
+	if (error->n_dropped > 0)
+		fprintf(stderr, "mimeod: and %u more errors\n", error->n_dropped);
+}
+
 int main(int argc, char **argv)
 {
 	struct config_error error;
@@ -52,7 +61,7 @@ int main(int argc, char **argv)
 	if (rc == OPTIONS_DONE)
 		return MIMEOD_EXIT_DONE;
 	if (rc < 0) {
-		fprintf(stderr, "mimeod: %s\n", error.text);
+		main_print_errors(&error);
 		return MIMEOD_EXIT_USAGE;
 	}
 	int status = main_serve(&config);

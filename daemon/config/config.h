@@ -10,8 +10,8 @@
  * One table (config_keys) describes every key: it makes the file's keys, the command line's options
  * and the help.
  *
- * Functions here return 0, -ENOMEM, or -EINVAL with one sentence in struct config_error that names
- * the place, the value and what would be accepted.
+ * Functions here return 0, -ENOMEM, or -EINVAL with a sentence in struct config_error that names the place, the
+ * value and what would be accepted. Readers go on after a refusal, so that one run reports all that is wrong.
  */
 
 #include <stdbool.h>
@@ -99,8 +99,12 @@ struct config {
 	enum log_level log_level;
 };
 
+#define CONFIG_SENTENCE_MAX 1024 /* bytes, with terminator */
+
+/* What is wrong: all of it. Starts zeroed. */
 struct config_error {
-	char text[1024];
+	char text[16 * CONFIG_SENTENCE_MAX]; /* a sentence a line */
+	uint32_t n, n_dropped; /* sentences; those that the text had no space for */
 };
 
 enum config_kind {
@@ -135,24 +139,29 @@ struct config_key {
 #define CONFIG_N_KEYS 37
 extern const struct config_key config_keys[CONFIG_N_KEYS];
 
-/* Fills in the error. -EINVAL. */
+/* Adds a sentence to the error. -EINVAL. */
 int config_refuse(struct config_error *error, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
+/* The same with -ENOMEM. */
+int config_out_of_memory(struct config_error *error);
 
 /* ---- settings ---- */
 
+/* A later one overrides an earlier one; among files a later file does. */
 enum config_place { CONFIG_FILE, CONFIG_COMMAND_LINE };
 
 struct config_setting {
 	char *value; /* NULL: not given */
 	char *where; /* "--kv-bytes", "mimeod.conf:3: kv_bytes" */
 	enum config_place place;
+	uint32_t file; /* its number */
 };
 
 struct config_model_settings {
 	char name[CONFIG_NAME_MAX];
 	char *where; /* that named it first */
 	struct config_setting dir;
+	bool dir_refused; /* the latest that was given */
 	struct config_setting values[CONFIG_N_KEYS]; /* of those that are per_model */
 };
 
@@ -161,19 +170,29 @@ struct config_settings {
 	struct config_setting values[CONFIG_N_KEYS];
 	struct config_model_settings models[CONFIG_MODELS_MAX];
 	uint32_t n_models;
+	uint32_t n_files; /* read so far */
 };
 void config_settings_deinit(struct config_settings *settings);
 
+#define CONFIG_ORIGIN_MAX 256
+/* "mimeod.conf:3", "--kv-bytes" or "default". Returns ret. */
+const char *config_origin(const struct config_setting *setting, char ret[static CONFIG_ORIGIN_MAX]);
+/* The setting of a key, which exists. */
+const struct config_setting *config_setting(const struct config_setting *values, const char *name);
+/* kv_pages or kv_bytes? */
+bool config_is_kv(const struct config_key *key);
+
 /* Set a key for all models (model NULL) or one; for a model also the key "dir". `where` begins the
- * error texts. The file comes first. The command line overrides it: a value for all models also overrides
- * the file's values for single ones. An option given again replaces its value; a key of the file is
- * given once, and so is "dir" in each place. */
+ * error texts. Places come in their order, files in theirs. A later place overrides an earlier one: a value for all
+ * models also its values for single ones. A later file replaces values of the same section. An option given again
+ * replaces its value; a key is given once in a file, and so is "dir" in each place. */
 int config_set(struct config_settings *settings, const char *model, const char *key,
 	const char *value, const char *where, enum config_place place, struct config_error *error);
 /* The model of that name, added if it is new. */
 int config_declare(struct config_settings *settings, const char *name, const char *where,
 	struct config_model_settings **ret, struct config_error *error);
-/* Read mimeod.conf. `name` is the file's in error texts. -errno if the file cannot be read. */
+/* Read mimeod.conf, or another file after it. `name` is the file's in error texts. -errno if the file cannot be
+ * read. */
 int config_parse_file(struct config_settings *settings, const char *path,
 	struct config_error *error);
 int config_parse_memory(struct config_settings *settings, const char *name, const char *text,
@@ -195,6 +214,7 @@ void config_describe(const struct config *config);
  * False, and nothing written, if the key does not accept it: see config_accepted. */
 bool config_store(const struct config_key *key, const char *text, struct config *config,
 	struct config_model *model);
+#define CONFIG_ACCEPTED_MAX 192
 const char *config_accepted(const struct config_key *key, char *ret, size_t size);
 /* "64", "16K", "2g": bytes. -EINVAL, -ERANGE. */
 int config_parse_size(const char *text, uint64_t *ret);

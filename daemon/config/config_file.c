@@ -2,8 +2,9 @@
 
 /*
  * mimeod.conf through inih. inih reports key and value without their line, cuts long section names and
- * lines silently, and does not report sections without keys. So the reader that feeds it lines counts
- * them, refuses what would be cut, and takes the section's name itself.
+ * lines silently, does not report sections without keys, and knows no comment behind a # in a line. So the
+ * reader that feeds it lines counts them, removes comments, refuses what would be cut, and takes the section's
+ * name itself. It hands a line that it refuses over as an empty one, so that the lines behind are checked, too.
  */
 #include "daemon/config/config.h"
 
@@ -27,15 +28,22 @@ struct config_file {
 	size_t left;
 	unsigned line;
 	bool in_section;
+	bool skips; /* the section was refused */
 	const char *model; /* NULL: in [mimeod] */
-	int rc;
+	int rc; /* -ENOMEM, or of the first line that was refused */
 	struct config_error *error;
 };
 
+static void config_file_note(struct config_file *file, int rc)
+{
+	if (rc < 0 && file->rc != -ENOMEM)
+		file->rc = rc;
+}
+
 /* Refuse the line. */
 #define config_file_refuse(file, format, ...)                                                      \
-	((file)->rc = config_refuse((file)->error, "%.200s:%u: " format, (file)->name,             \
-		 (file)->line, ##__VA_ARGS__))
+	config_file_note((file), config_refuse((file)->error, "%.200s:%u: " format, (file)->name,  \
+					 (file)->line, ##__VA_ARGS__))
 
 /* `line` begins with '['. */
 static void config_file_enter_section(struct config_file *file, const char *line)
@@ -44,49 +52,89 @@ static void config_file_enter_section(struct config_file *file, const char *line
 	struct config_model_settings *model;
 	char name[CONFIG_NAME_MAX + 8], where[sizeof(name) + 256];
 
-	if (line[1 + length] != ']')
-		return; /* inih reports it */
-	file->in_section = true;
+	file->in_section = file->skips = true;
 	file->model = NULL;
+	if (line[1 + length] != ']') {
+		config_file_refuse(file, "neither \"key = value\" nor \"[section]\"");
+		return;
+	}
 	snprintf(name, sizeof(name), "%.*s", length, line + 1);
+	file->skips = false;
 	if (strcmp(name, "mimeod") == 0)
 		return;
+	file->skips = true;
 	if (strncmp(name, "model ", 6) != 0) {
 		config_file_refuse(
 			file, "unknown section [%s]: known are [mimeod] and [model NAME]", name);
 		return;
 	}
 	snprintf(where, sizeof(where), "%.200s:%u: [%s]", file->name, file->line, name);
-	file->rc = config_declare(file->settings, name + 6, where, &model, file->error);
-	if (file->rc == 0)
+	int rc = config_declare(file->settings, name + 6, where, &model, file->error);
+	config_file_note(file, rc);
+	file->skips = rc < 0;
+	if (rc == 0)
 		file->model = model->name;
+}
+
+/* The bytes before a comment, and spaces before those: of a # or ; that begins the line or follows a space. */
+static size_t config_file_trim(const char *text, size_t length)
+{
+	for (size_t i = 0; i < length; i++) {
+		if ((text[i] == '#' || text[i] == ';') && (i == 0 || strchr(" \t", text[i - 1])))
+			length = i;
+	}
+	while (length > 0 && strchr(" \t\r\n\v\f", text[length - 1]))
+		length--;
+	return length;
+}
+
+/* The line as inih is to see it; empty if it is refused. */
+static void config_file_take_line(struct config_file *file, const char *text, size_t length, char *line, size_t size)
+{
+	size_t spaces = 0;
+
+	while (spaces < length && strchr(FILE_SPACES, text[spaces]))
+		spaces++;
+	line[0] = '\0';
+	if (memchr(text, '\0', length)) {
+		config_file_refuse(file, "a zero byte");
+		return;
+	}
+	text += spaces;
+	length = config_file_trim(text, length - spaces);
+	if (length + 2 > size) {
+		config_file_refuse(file, "a line of more than %zu bytes", size - 2);
+		return;
+	}
+	if (length == 0)
+		return;
+	if (text[0] != '[' && !memchr(text, '=', length) && !memchr(text, ':', length)) {
+		config_file_refuse(file, "neither \"key = value\" nor \"[section]\"");
+		return;
+	}
+	memcpy(line, text, length);
+	line[length] = '\0';
+	if (line[0] == '[')
+		config_file_enter_section(file, line);
+	if (line[0] == '[' && file->skips)
+		line[0] = '\0';
 }
 
 static char *config_file_read_line(char *line, int size, void *stream)
 {
 	struct config_file *file = stream;
 
-	if (file->left == 0 || file->rc < 0)
+	if (file->left == 0 || file->rc == -ENOMEM)
 		return NULL;
 	file->line++;
-	const char *end = memchr(file->text, '\n', file->left);
-	size_t length = end ? (size_t)(end - file->text) + 1 : file->left;
-	if (length >= (size_t)size) {
-		config_file_refuse(file, "a line of more than %d bytes", size - 2);
-		return NULL;
-	}
-	if (memchr(file->text, '\0', length)) {
-		config_file_refuse(file, "a zero byte");
-		return NULL;
-	}
-	assert(length > 0 && length <= file->left);
-	memcpy(line, file->text, length);
-	line[length] = '\0';
+	const char *text = file->text, *end = memchr(text, '\n', file->left);
+	size_t length = end ? (size_t)(end - text) + 1 : file->left;
+	assert(length > 0 && length <= file->left && size > 2);
 	file->text += length;
 	file->left -= length;
-	if (line[strspn(line, FILE_SPACES)] == '[')
-		config_file_enter_section(file, line + strspn(line, FILE_SPACES));
-	return file->rc < 0 ? NULL : line;
+	config_file_take_line(file, text, length, line, (size_t)size);
+	strcat(line, "\n");
+	return line;
 }
 
 static int config_file_take_pair(void *user, const char *section, const char *key, const char *value)
@@ -94,17 +142,15 @@ static int config_file_take_pair(void *user, const char *section, const char *ke
 	struct config_file *file = user;
 	char where[320];
 
-	if (file->rc < 0)
-		return 0;
 	if (!file->in_section) {
 		config_file_refuse(
 			file, "a key before the first section: begin with [mimeod] or [model NAME]");
-		return 0;
+	} else if (!file->skips) {
+		snprintf(where, sizeof(where), "%.200s:%u: %.60s", file->name, file->line, key);
+		config_file_note(file, config_set(file->settings, file->model, key, value ? value : "", where,
+			CONFIG_FILE, file->error));
 	}
-	snprintf(where, sizeof(where), "%.200s:%u: %.60s", file->name, file->line, key);
-	file->rc = config_set(file->settings, file->model, key, value ? value : "", where,
-		CONFIG_FILE, file->error);
-	return file->rc == 0;
+	return 1;
 }
 
 int config_parse_memory(struct config_settings *settings, const char *name, const char *text,
@@ -117,16 +163,15 @@ int config_parse_memory(struct config_settings *settings, const char *name, cons
 		.left = length,
 		.error = error,
 	};
-	int bad_line = ini_parse_stream(config_file_read_line, &file, config_file_take_pair, &file);
 
-	if (file.rc < 0)
-		return file.rc;
+	settings->n_files++;
+	int bad_line = ini_parse_stream(config_file_read_line, &file, config_file_take_pair, &file);
 	if (bad_line < 0) {
 		config_refuse(error, "%.200s: out of memory", name);
 		return -ENOMEM;
 	}
 	file.line = (unsigned)bad_line;
-	if (bad_line > 0)
+	if (bad_line > 0 && file.rc == 0)
 		config_file_refuse(&file, "neither \"key = value\" nor \"[section]\"");
 	return file.rc;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/config/options.h"
 
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -73,8 +74,8 @@ static int options_set(struct config_settings *settings, const struct option_tab
 		value ? value : text, where, CONFIG_COMMAND_LINE, error);
 }
 
-/* Go through the command line: with settings NULL for --help, --version, --config and wrong options, else for
- * the settings. 0, OPTIONS_DONE or -errno. */
+/* Go through the command line: with settings NULL for --help, --version and --config, else for the settings and
+ * what is wrong. 0, OPTIONS_DONE or -ENOMEM. */
 static int options_scan(int argc, char **argv, FILE *out, struct config_settings *settings,
 	const char **config_file, struct config_error *error)
 {
@@ -92,18 +93,20 @@ static int options_scan(int argc, char **argv, FILE *out, struct config_settings
 			fprintf(out, "mimeod %s\n", MIMEO_VERSION);
 			return OPTIONS_DONE;
 		case COMMAND_WRONG:
-			return config_refuse(error, "%s; see --help", line.error);
+			if (settings)
+				config_refuse(error, "%s; see --help", line.error);
+			break;
 		case OPTION_CONFIG:
 			*config_file = line.value;
 			break;
 		default:
 			rc = settings ? options_set(settings, &table, option, line.value, error) : 0;
-			if (rc < 0)
+			if (rc == -ENOMEM)
 				return rc;
 		}
 	}
-	if (optind < argc)
-		return config_refuse(error, "%.200s: not an option; see --help", argv[optind]);
+	for (; settings && optind < argc; optind++)
+		config_refuse(error, "%.200s: not an option; see --help", argv[optind]);
 	return 0;
 }
 
@@ -114,12 +117,13 @@ int options_parse(int argc, char **argv, const char *default_config, FILE *out, 
 	const char *config_file =
 		default_config && access(default_config, F_OK) == 0 ? default_config : NULL;
 
+	*error = (struct config_error){0};
 	int rc = options_scan(argc, argv, out, NULL, &config_file, error);
 	if (rc != 0)
 		return rc;
 	if (config_file) {
 		rc = config_parse_file(&settings, config_file, error);
-		if (rc < 0)
+		if (rc == -ENOMEM)
 			return rc;
 	}
 	rc = options_scan(argc, argv, out, &settings, &config_file, error);

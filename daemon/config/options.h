@@ -13,8 +13,8 @@
 
 /*
  * Parse, read the file (--config, else default_config if it exists; NULL: none) and resolve. 0:
- * *ret is the caller's to config_deinit. OPTIONS_DONE. -EINVAL and other -errno: error says why, in
- * one sentence. `out` takes help and version. Not thread-safe (getopt).
+ * *ret is the caller's to config_deinit. OPTIONS_DONE. -EINVAL and other -errno: error says all that
+ * is wrong. `out` takes help and version. Not thread-safe (getopt).
  */
 int options_parse(int argc, char **argv, const char *default_config, FILE *out, struct config *ret,
 	struct config_error *error);

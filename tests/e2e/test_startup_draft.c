@@ -53,8 +53,8 @@ static void test_drafts_that_no_step_has_room_for_are_refused(void **state)
 	daemon_option(*state, "--max-batch-tokens", "8");
 	daemon_option(*state, "--max-requests", "8");
 	ASSERT_REFUSES(*state, EXIT_USAGE,
-		"model tinycalc: draft_tokens 8 exceed max_batch_tokens 8: a row that verifies takes "
-		"1 + draft_tokens = 9 of a step");
+		"model tinycalc: draft_tokens 8 exceed max_batch_tokens 8 (--max-batch-tokens): a row "
+		"that verifies takes 1 + draft_tokens = 9 of a step");
 }
 
 static void test_fewer_rows_that_speculate_than_requests_are_warned_of(void **state)

@@ -171,9 +171,9 @@ static void test_config_errors(void **state)
 		{ "[model a]\n", "", ":1: [model a]: model \"a\" has no directory" },
 		{ "[model a]\n[model b]\ndir=b\n", "", ":1: [model a]: model \"a\" has no directory" },
 		{ "", "--model m=d --max-requests 513 --max-batch-tokens 512",
-			"max_requests 513 exceeds max_batch_tokens 512" },
+			"max_requests 513 (--max-requests) exceeds max_batch_tokens 512 (--max-batch-tokens)" },
 		{ "[mimeod]\nmax_batch_tokens = 63\nmax_requests = 64\n", "--model m=d",
-			"lower --max-requests or raise --max-batch-tokens" },
+			"lower max_requests or raise max_batch_tokens" },
 		{ "", "--model m=d --attention x=naive", "--attention: model \"x\" has no directory" },
 		{ "", "--model m=d --bogus", "--bogus: unknown option" },
 		{ "", "--model m=d --max", "--max: ambiguous option" },
@@ -188,9 +188,12 @@ static void test_config_errors(void **state)
 		{ "\n[server]\n", "--model m=d", ":2: unknown section [server]: known are [mimeod]" },
 		{ "[mimeod\n", "--model m=d", ":1: neither \"key = value\" nor" },
 		{ "[mimeod]\nwhat\n", "--model m=d", ":2: neither \"key = value\" nor" },
-		{ "[mimeod]\nloop = epoll\nloop = auto\n", "--model m=d", ":3: loop: given twice" },
-		{ "[mimeod]\nloop = epoll\n  auto\n", "--model m=d", ":3: loop: given twice" },
-		{ "[mimeod]\nkv_pages=1\nkv_bytes=1\n", "--model m=d", ":3: kv_bytes: kv_pages and" },
+		{ "[mimeod]\nloop = epoll\nloop = auto\n", "--model m=d", ":3: loop: given twice, first by /tmp/" },
+		{ "[mimeod]\nloop = epoll\n  auto\n", "--model m=d", ":3: neither \"key = value\" nor" },
+		{ "[mimeod]\nmax_arena_bytes = 64M\nmax_shared_bytes = 32M\n", "--model m=d",
+			":3), which is for all clients together" },
+		{ "[mimeod]\nkv_pages=1\nkv_bytes=1\n", "--model m=d",
+			":3: kv_bytes: kv_pages and kv_bytes exclude each other: kv_pages is given by /tmp/" },
 		{ "[model m]\ndir=d\nkv_pages=1\nkv_bytes=1\n", "", ":4: kv_bytes: kv_pages and" },
 		{ "[model m]\ndir = d\nmax_requests = 3\n", "", ":3: max_requests: unknown key" },
 		{ "[model ]\ndir = d\n", "", "is not a model name" },
@@ -333,6 +336,7 @@ static void test_config_file_zero_bytes_are_refused(void **state)
 	static const char text[] = "[mimeod]\nloop = epoll\0x\n";
 	struct config_settings settings = { 0 };
 
+	error = (struct config_error){0};
 	assert_int_equal(config_parse_memory(&settings, "c", text, sizeof(text) - 1, &error), -EINVAL);
 	assert_string_equal(error.text, "c:2: a zero byte");
 	config_settings_deinit(&settings);

@@ -60,9 +60,9 @@ static void test_config_row_that_verifies_has_to_fit_a_step(void **state)
 
 	assert_int_equal(parse("--model m=d --draft d --max-requests 1 --max-batch-tokens 4", &config),
 		-EINVAL);
-	assert_string_equal(error.text, "model m: draft_tokens 4 exceed max_batch_tokens 4: a row that "
-		"verifies takes 1 + draft_tokens = 5 of a step, so lower --draft-tokens or raise "
-		"--max-batch-tokens");
+	assert_string_equal(error.text, "model m: draft_tokens 4 exceed max_batch_tokens 4 (--max-batch-tokens): "
+		"a row that verifies takes 1 + draft_tokens = 5 of a step, so lower draft_tokens or raise "
+		"max_batch_tokens");
 	assert_int_equal(parse("--model m=d --draft d --max-requests 1 --max-batch-tokens 5", &config),
 		0);
 	config_deinit(&config);
