@@ -97,6 +97,7 @@ struct config {
 	uint32_t spin_us; /* CONFIG_SPIN_FOREVER: never sleep */
 	uint32_t drain_timeout_s; /* 0: no limit */
 	enum log_level log_level;
+	uint32_t n_files; /* of which it was read */
 };
 
 #define CONFIG_SENTENCE_MAX 1024 /* bytes, with terminator */
@@ -195,6 +196,9 @@ int config_declare(struct config_settings *settings, const char *name, const cha
  * read. */
 int config_parse_file(struct config_settings *settings, const char *path,
 	struct config_error *error);
+/* Read the file, unless it does not exist and is not required, and then those of the directory PATH.d whose names
+ * end in .conf, in the order of these names by bytes. There may be no such directory. */
+int config_parse_files(struct config_settings *settings, const char *path, bool required, struct config_error *error);
 int config_parse_memory(struct config_settings *settings, const char *name, const char *text,
 	size_t length, struct config_error *error);
 
@@ -205,7 +209,7 @@ int config_parse_memory(struct config_settings *settings, const char *name, cons
 int config_resolve(const struct config_settings *settings, struct config *ret,
 	struct config_error *error);
 void config_deinit(struct config *config);
-/* One debug line a setting. */
+/* One line about the files, and one debug line a setting. */
 void config_describe(const struct config *config);
 
 /* ---- values (config_value.c) ---- */

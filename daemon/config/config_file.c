@@ -9,12 +9,14 @@
 #include "daemon/config/config.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <ini.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "ipc/cleanup.h"
 
@@ -205,4 +207,65 @@ int config_parse_file(struct config_settings *settings, const char *path,
 		return (int)length;
 	}
 	return config_parse_memory(settings, path, text, (size_t)length, error);
+}
+
+/* ---- fragments ---- */
+
+static int config_file_is_fragment(const struct dirent *entry)
+{
+	size_t length = strlen(entry->d_name);
+
+	return entry->d_name[0] != '.' && length > 5 && strcmp(entry->d_name + length - 5, ".conf") == 0;
+}
+
+/* Not alphasort, whose order depends on the locale. */
+static int config_file_compare(const struct dirent **one, const struct dirent **other)
+{
+	return strcmp((*one)->d_name, (*other)->d_name);
+}
+
+static int config_file_read_fragment(struct config_settings *settings, const char *folder, const char *name,
+	struct config_error *error)
+{
+	CLEANUP(cleanup_free) char *path = NULL;
+
+	if (asprintf(&path, "%s/%s", folder, name) < 0)
+		return config_out_of_memory(error);
+	return config_parse_file(settings, path, error);
+}
+
+static int config_file_read_fragments(struct config_settings *settings, const char *path, struct config_error *error)
+{
+	CLEANUP(cleanup_free) char *folder = NULL;
+	struct dirent **entries;
+	int ret = 0;
+
+	if (asprintf(&folder, "%s.d", path) < 0)
+		return config_out_of_memory(error);
+	int n = scandir(folder, &entries, config_file_is_fragment, config_file_compare);
+	if (n < 0 && errno == ENOENT)
+		return 0;
+	if (n < 0) {
+		ret = -errno;
+		config_refuse(error, "%.300s: %s", folder, strerror(-ret));
+		return ret;
+	}
+	for (int i = 0; i < n; i++) {
+		if (ret != -ENOMEM) {
+			int rc = config_file_read_fragment(settings, folder, entries[i]->d_name, error);
+
+			ret = rc < 0 ? rc : ret;
+		}
+		free(entries[i]);
+	}
+	free(entries);
+	return ret;
+}
+
+int config_parse_files(struct config_settings *settings, const char *path, bool required, struct config_error *error)
+{
+	int ret = required || access(path, F_OK) == 0 ? config_parse_file(settings, path, error) : 0;
+	int rc = ret == -ENOMEM ? ret : config_file_read_fragments(settings, path, error);
+
+	return rc < 0 ? rc : ret;
 }

@@ -222,7 +222,7 @@ static int config_resolve_all(const struct config_settings *settings, struct con
 int config_resolve(const struct config_settings *settings, struct config *ret,
 	struct config_error *error)
 {
-	struct config config = { 0 };
+	struct config config = { .n_files = settings->n_files };
 
 	int rc = config_resolve_all(settings, &config, error);
 	if (rc < 0)
@@ -236,6 +236,7 @@ void config_describe(const struct config *config)
 {
 	char value[1024];
 
+	log_info("configuration: %u file%s read", config->n_files, config->n_files == 1 ? "" : "s");
 	for (int i = 0; i < CONFIG_N_KEYS; i++) {
 		const struct config_key *key = &config_keys[i];
 

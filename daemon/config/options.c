@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <build-config.h>
 
@@ -20,7 +19,7 @@ struct option_table {
 static void options_make_table(struct option_table *table)
 {
 	table->options[OPTION_CONFIG] = (struct command_option){"config", "FILE",
-		"configuration file (default: " OPTIONS_DEFAULT_CONFIG ", if it exists)"};
+		"configuration file (default: " OPTIONS_DEFAULT_CONFIG ", if it exists); FILE.d/*.conf after it"};
 	table->options[OPTION_MODEL] = (struct command_option){"model", "NAME=DIR",
 		"serve the model in DIR, or in a GGUF file, as NAME; repeatable"};
 	for (int i = 0; i < CONFIG_N_KEYS; i++) {
@@ -114,19 +113,19 @@ int options_parse(int argc, char **argv, const char *default_config, FILE *out, 
 	struct config_error *error)
 {
 	CLEANUP(config_settings_deinit) struct config_settings settings = { 0 };
-	const char *config_file =
-		default_config && access(default_config, F_OK) == 0 ? default_config : NULL;
+	const char *named = NULL, *path;
 
 	*error = (struct config_error){0};
-	int rc = options_scan(argc, argv, out, NULL, &config_file, error);
+	int rc = options_scan(argc, argv, out, NULL, &named, error);
 	if (rc != 0)
 		return rc;
-	if (config_file) {
-		rc = config_parse_file(&settings, config_file, error);
+	path = named ? named : default_config;
+	if (path) {
+		rc = config_parse_files(&settings, path, named != NULL, error);
 		if (rc == -ENOMEM)
 			return rc;
 	}
-	rc = options_scan(argc, argv, out, &settings, &config_file, error);
+	rc = options_scan(argc, argv, out, &settings, &named, error);
 	if (rc < 0)
 		return rc;
 	return config_resolve(&settings, ret, error);

@@ -12,7 +12,7 @@
 #define OPTIONS_DONE 1 /* --help or --version was asked for and written */
 
 /*
- * Parse, read the file (--config, else default_config if it exists; NULL: none) and resolve. 0:
+ * Parse, read the files (config_parse_files: --config, else default_config; NULL: none) and resolve. 0:
  * *ret is the caller's to config_deinit. OPTIONS_DONE. -EINVAL and other -errno: error says all that
  * is wrong. `out` takes help and version. Not thread-safe (getopt).
  */

@@ -3,7 +3,9 @@
 #include "tests/loop/config_lines.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* The error has these sentences and no others, in this order. */
 static void assert_sentences(const char *const *parts, size_t n)
@@ -23,6 +25,15 @@ static void assert_sentences(const char *const *parts, size_t n)
 #define ASSERT_SENTENCES(...)                                                                      \
 	assert_sentences((const char *const[]){__VA_ARGS__},                                       \
 		sizeof((const char *const[]){__VA_ARGS__}) / sizeof(const char *))
+
+static void write_text(const char *path, const char *text)
+{
+	FILE *file = fopen(path, "w");
+
+	assert_non_null(file);
+	fputs(text, file);
+	fclose(file);
+}
 
 static void test_config_every_error_is_reported(void **state)
 {
@@ -75,6 +86,110 @@ static void test_config_long_comments_are_no_long_lines(void **state)
 	config_deinit(&config);
 }
 
+/* ---- fragments ---- */
+
+#define FRAGMENTS_MAX 4
+
+struct fragment {
+	const char *name, *text;
+};
+
+/* Parse c.conf, unless its text is NULL, with these files in c.conf.d. */
+static int parse_fragments(const char *text, const struct fragment *fragments, const char *line, struct config *ret)
+{
+	char folder[] = "/tmp/test_config.XXXXXX", paths[FRAGMENTS_MAX + 3][128];
+	int n = 0, rc;
+
+	assert_non_null(mkdtemp(folder));
+	snprintf(paths[n++], sizeof(paths[0]), "%s", folder);
+	snprintf(paths[n++], sizeof(paths[0]), "%s/c.conf.d", folder);
+	assert_int_equal(mkdir(paths[1], 0700), 0);
+	for (; fragments->name; fragments++, n++) {
+		snprintf(paths[n], sizeof(paths[0]), "%s/c.conf.d/%s", folder, fragments->name);
+		write_text(paths[n], fragments->text);
+	}
+	snprintf(paths[n], sizeof(paths[0]), "%s/c.conf", folder);
+	if (text)
+		write_text(paths[n], text);
+	rc = parse_with(line, paths[n], stdout, ret);
+	while (n >= 0)
+		remove(paths[n--]);
+	return rc;
+}
+
+#define FRAGMENTS(...) ((const struct fragment[]){__VA_ARGS__, {0}})
+
+static void test_config_fragments_are_read_in_the_order_of_their_names(void **state)
+{
+	const struct fragment *fragments = FRAGMENTS({"20-b.conf", "[mimeod]\nmax_requests = 20\nmax_sessions = 20\n"},
+		{"10-a.conf", "[mimeod]\nmax_requests = 10\nmax_sequences = 10\n[model m]\ndir = /ten\n"});
+	struct config config;
+
+	assert_int_equal(parse_fragments("[mimeod]\nmax_requests = 1\nmax_sequences = 1\nspin_us = 1\n[model m]\n"
+					 "dir = /one\n", fragments, "--token-us 7", &config), 0);
+	assert_int_equal(config.max_requests, 20);
+	assert_int_equal(config.max_sessions, 20);
+	assert_int_equal(config.max_sequences, 10);
+	assert_int_equal(config.spin_us, 1);
+	assert_int_equal(config.token_us, 7);
+	assert_string_equal(config.models[0].dir, "/ten");
+	assert_int_equal(config.n_files, 3);
+	config_deinit(&config);
+}
+
+static void test_config_fragments_are_read_without_the_main_file(void **state)
+{
+	struct config config;
+
+	assert_int_equal(parse_fragments(NULL, FRAGMENTS({"m.conf", "[model m]\ndir = d\n"}), "", &config), 0);
+	assert_string_equal(config.models[0].dir, "d");
+	config_deinit(&config);
+}
+
+static void test_config_fragments_end_in_conf_and_are_not_hidden(void **state)
+{
+	const struct fragment *fragments = FRAGMENTS({"a.conf~", "x"}, {".a.conf", "x"}, {"README", "x"});
+	struct config config;
+
+	assert_int_equal(parse_fragments("", fragments, "--model m=d", &config), 0);
+	config_deinit(&config);
+}
+
+static void test_config_fragments_name_themselves_in_errors(void **state)
+{
+	const struct fragment *fragments = FRAGMENTS({"1.conf", "[mimeod]\nloop = x\n"},
+		{"2.conf", "[mimeod]\n\nkv_pages = 0\nloop = epoll\nloop = epoll\n"});
+	struct config config;
+
+	assert_int_equal(parse_fragments("", fragments, "--model m=d", &config), -EINVAL);
+	ASSERT_SENTENCES("c.conf.d/1.conf:2: loop: \"x\"", "c.conf.d/2.conf:3: kv_pages: \"0\"",
+		"c.conf.d/2.conf:5: loop: given twice, first by /tmp/");
+	assert_non_null(strstr(error.text, "2.conf:4"));
+}
+
+/* One file excludes both; a later file changes its mind. */
+static void test_config_fragment_may_give_bytes_in_place_of_pages(void **state)
+{
+	struct config config;
+
+	assert_int_equal(parse_fragments("[mimeod]\nkv_pages = 9\n",
+		FRAGMENTS({"1.conf", "[mimeod]\nkv_bytes = 64\n"}), "--model m=d", &config), 0);
+	assert_int_equal(config.models[0].kv_pages, 0);
+	assert_int_equal(config.models[0].kv_bytes, 64);
+	config_deinit(&config);
+}
+
+/* Unlike an option: files are read as one. */
+static void test_config_fragment_for_all_models_leaves_a_models_own_value(void **state)
+{
+	struct config config;
+
+	assert_int_equal(parse_fragments("[model m]\ndir = d\nattention = naive\n",
+		FRAGMENTS({"1.conf", "[mimeod]\nattention = paged\n"}), "", &config), 0);
+	assert_string_equal(config.models[0].attention, "naive");
+	config_deinit(&config);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -82,6 +197,12 @@ int main(void)
 		cmocka_unit_test(test_config_refused_model_is_one_error),
 		cmocka_unit_test(test_config_comments_follow_values),
 		cmocka_unit_test(test_config_long_comments_are_no_long_lines),
+		cmocka_unit_test(test_config_fragments_are_read_in_the_order_of_their_names),
+		cmocka_unit_test(test_config_fragments_are_read_without_the_main_file),
+		cmocka_unit_test(test_config_fragments_end_in_conf_and_are_not_hidden),
+		cmocka_unit_test(test_config_fragments_name_themselves_in_errors),
+		cmocka_unit_test(test_config_fragment_may_give_bytes_in_place_of_pages),
+		cmocka_unit_test(test_config_fragment_for_all_models_leaves_a_models_own_value),
 	};
 
 	return cmocka_run_group_tests_name("config_places", tests, NULL, NULL);
