@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/config/options.h"
+
 #define READY_PERIOD_NS 20000000ull
 #define CONNECT_TIMEOUT_MS 2000u
 #define TERM_TIMEOUT_NS 10000000000ull
@@ -111,6 +113,7 @@ static int launch_exec(void *arg, int fd)
 	if (log < 0 || dup2(log, launch->log ? STDERR_FILENO : STDOUT_FILENO) < 0 ||
 		fcntl(fd, F_SETFD, 0) < 0)
 		return 1;
+	options_clear_environment("loop"); /* results do not depend on the user's; mimeo-bench(1) names this one */
 	execv(launch->program, (char *const *)launch->argv);
 	return bench_fail(127, "%s: %s", launch->program, strerror(errno));
 }

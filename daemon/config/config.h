@@ -3,9 +3,8 @@
 #define MIMEO_DAEMON_CONFIG_H
 
 /*
- * mimeod's configuration. The file's settings, and then the command line's, which override them, are
- * collected in a struct config_settings, each value checked as it is read; config_resolve adds the
- * defaults and makes one struct config.
+ * mimeod's configuration. The settings of files, environment and command line are collected in a struct
+ * config_settings, each value checked as it is read; config_resolve adds the defaults and makes one struct config.
  *
  * One table (config_keys) describes every key: it makes the file's keys, the command line's options
  * and the help.
@@ -60,7 +59,7 @@ struct config {
 	uint32_t n_models; /* at least 1 */
 	char device[16];   /* "auto", "cpu", "cuda", "cuda:N" */
 	char socket[CONFIG_SOCKET_MAX]; /* "": the default place (ipc/socket.h) */
-	char loop[16];                  /* "": $MIMEO_LOOP decides */
+	char loop[16];                  /* "": auto */
 	/* For all models; each one's own values are in `models`. */
 	enum graph_mode graph_mode;
 	char breakable[16];
@@ -149,11 +148,11 @@ int config_out_of_memory(struct config_error *error);
 /* ---- settings ---- */
 
 /* A later one overrides an earlier one; among files a later file does. */
-enum config_place { CONFIG_FILE, CONFIG_COMMAND_LINE };
+enum config_place { CONFIG_FILE, CONFIG_ENVIRONMENT, CONFIG_COMMAND_LINE };
 
 struct config_setting {
 	char *value; /* NULL: not given */
-	char *where; /* "--kv-bytes", "mimeod.conf:3: kv_bytes" */
+	char *where; /* "--kv-bytes", "MIMEO_KV_BYTES", "mimeod.conf:3: kv_bytes" */
 	enum config_place place;
 	uint32_t file; /* its number */
 };
@@ -176,7 +175,7 @@ struct config_settings {
 void config_settings_deinit(struct config_settings *settings);
 
 #define CONFIG_ORIGIN_MAX 256
-/* "mimeod.conf:3", "--kv-bytes" or "default". Returns ret. */
+/* "mimeod.conf:3", "MIMEO_KV_BYTES", "--kv-bytes" or "default". Returns ret. */
 const char *config_origin(const struct config_setting *setting, char ret[static CONFIG_ORIGIN_MAX]);
 /* The setting of a key, which exists. */
 const struct config_setting *config_setting(const struct config_setting *values, const char *name);

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/config/options.h"
 
+#include <assert.h>
+#include <ctype.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <build-config.h>
@@ -44,7 +47,8 @@ static void options_print_help(FILE *out, const struct option_table *table)
 	      "Execute language models for the processes of this machine.\n\n", out);
 	command_line_print_options(out, table->options, N_OPTIONS);
 	fputs("\nSIZE is in bytes, or has a suffix K, M, G or T (powers of 1024). With [NAME=] an\n"
-	      "option is for one model, without it for all. See mimeod(8) and mimeod.conf(5).\n", out);
+	      "option is for one model, without it for all. A variable of the environment is\n"
+	      "for all: MIMEO_KV_PAGES is --kv-pages. See mimeod(8) and mimeod.conf(5).\n", out);
 }
 
 /* "NAME=VALUE": copies the name and returns the value; NULL if there is no '='. */
@@ -109,6 +113,44 @@ static int options_scan(int argc, char **argv, FILE *out, struct config_settings
 	return 0;
 }
 
+/* ---- the environment ---- */
+
+#define VARIABLE_MAX 48
+
+/* "MIMEO_KV_PAGES" of kv_pages. */
+static const char *options_variable(const struct config_key *key, char ret[static VARIABLE_MAX])
+{
+	size_t length = (size_t)snprintf(ret, VARIABLE_MAX, "MIMEO_%s", key->name);
+
+	assert(length < VARIABLE_MAX);
+	for (char *at = ret; *at; at++)
+		*at = (char)toupper((unsigned char)*at);
+	return ret;
+}
+
+static int options_read_environment(struct config_settings *settings, struct config_error *error)
+{
+	for (int i = 0; i < CONFIG_N_KEYS; i++) {
+		char name[VARIABLE_MAX];
+		const char *value = getenv(options_variable(&config_keys[i], name));
+
+		if (value && *value && config_set(settings, NULL, config_keys[i].name, value, name,
+					       CONFIG_ENVIRONMENT, error) == -ENOMEM)
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+void options_clear_environment(const char *except)
+{
+	for (int i = 0; i < CONFIG_N_KEYS; i++) {
+		char name[VARIABLE_MAX];
+
+		if (!except || strcmp(config_keys[i].name, except) != 0)
+			unsetenv(options_variable(&config_keys[i], name));
+	}
+}
+
 int options_parse(int argc, char **argv, const char *default_config, FILE *out, struct config *ret,
 	struct config_error *error)
 {
@@ -125,6 +167,9 @@ int options_parse(int argc, char **argv, const char *default_config, FILE *out, 
 		if (rc == -ENOMEM)
 			return rc;
 	}
+	rc = options_read_environment(&settings, error);
+	if (rc < 0)
+		return rc;
 	rc = options_scan(argc, argv, out, &settings, &named, error);
 	if (rc < 0)
 		return rc;

@@ -2,7 +2,7 @@
 #ifndef MIMEO_DAEMON_OPTIONS_H
 #define MIMEO_DAEMON_OPTIONS_H
 
-/* mimeod's command line, and through it the configuration file. */
+/* mimeod's command line and environment, and through them its configuration files. */
 
 #include <stdio.h>
 
@@ -12,11 +12,15 @@
 #define OPTIONS_DONE 1 /* --help or --version was asked for and written */
 
 /*
- * Parse, read the files (config_parse_files: --config, else default_config; NULL: none) and resolve. 0:
+ * Parse, read the files (config_parse_files: --config, else default_config; NULL: none) and the environment, resolve. 0:
  * *ret is the caller's to config_deinit. OPTIONS_DONE. -EINVAL and other -errno: error says all that
  * is wrong. `out` takes help and version. Not thread-safe (getopt).
  */
 int options_parse(int argc, char **argv, const char *default_config, FILE *out, struct config *ret,
 	struct config_error *error);
+
+/* Unset the variables that options_parse reads, except that of one key: for a program that starts a daemon with
+ * settings of its own. */
+void options_clear_environment(const char *except);
 
 #endif

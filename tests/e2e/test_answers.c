@@ -3,7 +3,7 @@
  * Right answers, whichever requests share the steps: golden.json's cases and 300 questions, asked alone and
  * by four processes at once, with FULL graphs and without any, by generate and by step requests.
  * Each run is compared token by token, the end token included, with what is known to be right; so
- * all runs agree with each other. MIMEO_DRAFT names a model of examples/models that drafts for it.
+ * all runs agree with each other. MIMEO_TEST_DRAFT names a model of examples/models that drafts for it.
  */
 #include <jansson.h>
 #include <math.h>
@@ -30,7 +30,7 @@ static struct daemon full, eager;
 
 static bool has_draft(void)
 {
-	const char *name = getenv("MIMEO_DRAFT");
+	const char *name = getenv("MIMEO_TEST_DRAFT");
 
 	return name && *name;
 }
@@ -42,7 +42,7 @@ static void start(struct daemon *daemon, const char *mode)
 
 	daemon_init(daemon);
 	if (has_draft()) {
-		snprintf(below, sizeof(below), "examples/models/%s", getenv("MIMEO_DRAFT"));
+		snprintf(below, sizeof(below), "examples/models/%s", getenv("MIMEO_TEST_DRAFT"));
 		snprintf(draft, sizeof(draft), "%s", source_path(below));
 		daemon_option(daemon, "--draft", draft);
 	}

@@ -5,7 +5,7 @@
  * change, nothing is lost, and the daemon ends in order.
  *
  * MIMEO_CHAOS_S seconds long, after a warm-up of a tenth of it. MIMEO_CHAOS_SEED repeats what each client
- * draws, and not how their turns interleave. MIMEO_DRAFT names a model of examples/models that drafts for
+ * draws, and not how their turns interleave. MIMEO_TEST_DRAFT names a model of examples/models that drafts for
  * tinycalc; attention then supports masks, and requests have masks and embeddings, too.
  */
 #include <errno.h>
@@ -280,7 +280,7 @@ static int begin(void **state)
 	run.state = run.seed;
 	printf("# MIMEO_CHAOS_SEED=%llu\n", (unsigned long long)run.seed);
 	run.chaos = shared_new(sizeof(*run.chaos));
-	start_daemon(state, getenv("MIMEO_DRAFT"));
+	start_daemon(state, getenv("MIMEO_TEST_DRAFT"));
 	strcpy(run.chaos->socket, group_daemon.socket);
 	assert_int_equal(chmod(group_daemon.folder, 0750), 0);
 	watchdog((unsigned)(ms / 1000) * 2 + 2 * WATCHDOG_SECONDS);

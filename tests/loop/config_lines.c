@@ -7,6 +7,12 @@
 
 struct config_error error;
 
+int without_environment(void **state)
+{
+	options_clear_environment(NULL);
+	return 0;
+}
+
 int parse_with(const char *line, const char *file, FILE *out, struct config *ret)
 {
 	char *copy = strdup(line), *argv[64] = { (char *)"mimeod" }, *save = NULL;

@@ -16,6 +16,8 @@
 
 extern struct config_error error; /* of the last that was parsed */
 
+/* A group's setup: the variables of settings that the tests themselves run with, such as MIMEO_LOOP, are unset. */
+int without_environment(void **state);
 /* A command line in one string, words apart by spaces. */
 int parse_with(const char *line, const char *file, FILE *out, struct config *ret);
 int parse(const char *line, struct config *ret);

@@ -453,5 +453,5 @@ int main(void)
 		cmocka_unit_test(test_config_help_has_at_most_80_columns),
 	};
 
-	return cmocka_run_group_tests_name("config", tests, NULL, NULL);
+	return cmocka_run_group_tests_name("config", tests, without_environment, NULL);
 }

@@ -125,5 +125,5 @@ int main(void)
 		cmocka_unit_test(test_config_draft_of_1024_bytes_is_refused),
 	};
 
-	return cmocka_run_group_tests_name("config of drafts", tests, NULL, NULL);
+	return cmocka_run_group_tests_name("config of drafts", tests, without_environment, NULL);
 }

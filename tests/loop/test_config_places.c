@@ -2,6 +2,7 @@
 /* Where settings come from, which place wins, and that all that is wrong is reported. */
 #include "tests/loop/config_lines.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -190,6 +191,73 @@ static void test_config_fragment_for_all_models_leaves_a_models_own_value(void *
 	config_deinit(&config);
 }
 
+/* ---- environment ---- */
+
+static void test_config_environment_beats_files_and_the_command_line_beats_it(void **state)
+{
+	const struct fragment *fragments = FRAGMENTS({"1.conf", "[mimeod]\nmax_requests = 2\n"});
+	const char *text = "[mimeod]\nmax_requests = 1\nkv_pages = 1\n[model m]\ndir = d\nattention = naive\n";
+	struct config config;
+
+	setenv("MIMEO_MAX_REQUESTS", "3", 1);
+	setenv("MIMEO_KV_BYTES", "4K", 1);
+	setenv("MIMEO_ATTENTION", "paged", 1);
+	assert_int_equal(parse_fragments(text, fragments, "", &config), 0);
+	assert_int_equal(config.max_requests, 3);
+	assert_int_equal(config.models[0].kv_pages, 0);
+	assert_int_equal(config.models[0].kv_bytes, 4096);
+	assert_string_equal(config.models[0].attention, "paged");
+	config_deinit(&config);
+	assert_int_equal(parse_fragments(text, fragments, "--max-requests 4 --attention m=flex", &config), 0);
+	assert_int_equal(config.max_requests, 4);
+	assert_string_equal(config.models[0].attention, "flex");
+	config_deinit(&config);
+	without_environment(NULL);
+}
+
+static void test_config_every_key_has_a_variable(void **state)
+{
+	char name[64], text[96], accepted[CONFIG_ACCEPTED_MAX];
+	struct config config;
+
+	for (int i = 0; i < CONFIG_N_KEYS; i++) {
+		if (config_keys[i].kind == CONFIG_SOCKET || config_keys[i].kind == CONFIG_FOLDER)
+			continue; /* take nearly any text */
+		snprintf(name, sizeof(name), "MIMEO_%s", config_keys[i].name);
+		for (char *at = name; *at; at++)
+			*at = (char)toupper((unsigned char)*at);
+		setenv(name, "?", 1);
+		assert_int_equal(parse("--model m=d", &config), -EINVAL);
+		snprintf(text, sizeof(text), "%s: \"?\" is not ", name);
+		ASSERT_SENTENCES(text);
+		assert_non_null(strstr(error.text, config_accepted(&config_keys[i], accepted, sizeof(accepted))));
+		unsetenv(name);
+	}
+}
+
+static void test_config_empty_variables_are_not_set(void **state)
+{
+	struct config config;
+
+	setenv("MIMEO_MAX_REQUESTS", "", 1);
+	assert_int_equal(parse("--model m=d", &config), 0);
+	assert_int_equal(config.max_requests, 0);
+	config_deinit(&config);
+	without_environment(NULL);
+}
+
+static void test_config_variables_that_exclude_each_other_are_refused(void **state)
+{
+	struct config config;
+
+	setenv("MIMEO_KV_PAGES", "1", 1);
+	setenv("MIMEO_KV_BYTES", "1G", 1);
+	assert_int_equal(parse("--model m=d", &config), -EINVAL);
+	ASSERT_SENTENCES("MIMEO_KV_BYTES: kv_pages and kv_bytes exclude each other: "
+			 "kv_pages is given by MIMEO_KV_PAGES");
+	without_environment(NULL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -203,7 +271,11 @@ int main(void)
 		cmocka_unit_test(test_config_fragments_name_themselves_in_errors),
 		cmocka_unit_test(test_config_fragment_may_give_bytes_in_place_of_pages),
 		cmocka_unit_test(test_config_fragment_for_all_models_leaves_a_models_own_value),
+		cmocka_unit_test(test_config_environment_beats_files_and_the_command_line_beats_it),
+		cmocka_unit_test(test_config_every_key_has_a_variable),
+		cmocka_unit_test(test_config_empty_variables_are_not_set),
+		cmocka_unit_test(test_config_variables_that_exclude_each_other_are_refused),
 	};
 
-	return cmocka_run_group_tests_name("config_places", tests, NULL, NULL);
+	return cmocka_run_group_tests_name("config_places", tests, without_environment, NULL);
 }
