@@ -8,6 +8,7 @@
 #include "daemon/output/log.h"
 #include "daemon/config/options.h"
 #include "daemon/startup/startup.h"
+#include "daemon/startup/startup_check.h"
 
 static int main_serve(const struct config *config)
 {
@@ -42,6 +43,17 @@ static void main_ignore_signals(void)
 		signal(ignored[i], SIG_IGN);
 }
 
+/* What a start would refuse, as far as it shows without the device and the weights. */
+static int main_check(const struct config *config)
+{
+	uint32_t n = startup_check(config, stderr);
+
+	if (fflush(stdout) == 0 && !ferror(stdout))
+		return n > 0 ? MIMEOD_EXIT_ERROR : MIMEOD_EXIT_DONE;
+	perror("mimeod: standard output");
+	return MIMEOD_EXIT_ERROR;
+}
+
 static void main_print_errors(const struct config_error *error)
 {
 	for (const char *line = error->text; *line; line += strcspn(line, "\n"), line += *line == '\n')
@@ -64,7 +76,7 @@ int main(int argc, char **argv)
 		main_print_errors(&error);
 		return MIMEOD_EXIT_USAGE;
 	}
-	int status = main_serve(&config);
+	int status = rc == OPTIONS_CHECK ? main_check(&config) : main_serve(&config);
 	config_deinit(&config);
 	return status;
 }

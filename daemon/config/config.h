@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "daemon/graph/mode.h"
 #include "daemon/output/log.h"
@@ -210,6 +211,9 @@ int config_resolve(const struct config_settings *settings, struct config *ret,
 void config_deinit(struct config *config);
 /* One line about the files, and one debug line a setting. */
 void config_describe(const struct config *config);
+
+/* All values, each with its origin, as a file that has the same effect (config_print.c). */
+void config_print(FILE *out, const struct config_settings *settings, const struct config *config);
 
 /* ---- values (config_value.c) ---- */
 

@@ -12,7 +12,7 @@
 #include "daemon/config/command_line.h"
 #include "ipc/cleanup.h"
 
-enum { OPTION_CONFIG, OPTION_MODEL, N_OWN_OPTIONS, N_OPTIONS = N_OWN_OPTIONS + CONFIG_N_KEYS };
+enum { OPTION_CONFIG, OPTION_CHECK, OPTION_MODEL, N_OWN_OPTIONS, N_OPTIONS = N_OWN_OPTIONS + CONFIG_N_KEYS };
 
 struct option_table {
 	struct command_option options[N_OPTIONS];
@@ -23,6 +23,8 @@ static void options_make_table(struct option_table *table)
 {
 	table->options[OPTION_CONFIG] = (struct command_option){"config", "FILE",
 		"configuration file (default: " OPTIONS_DEFAULT_CONFIG ", if it exists); FILE.d/*.conf after it"};
+	table->options[OPTION_CHECK] = (struct command_option){"check-config", NULL,
+		"print the configuration with the origin of each value, or what is wrong, and exit"};
 	table->options[OPTION_MODEL] = (struct command_option){"model", "NAME=DIR",
 		"serve the model in DIR, or in a GGUF file, as NAME; repeatable"};
 	for (int i = 0; i < CONFIG_N_KEYS; i++) {
@@ -77,10 +79,16 @@ static int options_set(struct config_settings *settings, const struct option_tab
 		value ? value : text, where, CONFIG_COMMAND_LINE, error);
 }
 
-/* Go through the command line: with settings NULL for --help, --version and --config, else for the settings and
- * what is wrong. 0, OPTIONS_DONE or -ENOMEM. */
+/* What is no setting. */
+struct options_own {
+	const char *config_file; /* NULL: not given */
+	bool check;
+};
+
+/* Go through the command line: with settings NULL for --help, --version and options that are no settings, else for
+ * the settings and what is wrong. 0, OPTIONS_DONE or -ENOMEM. */
 static int options_scan(int argc, char **argv, FILE *out, struct config_settings *settings,
-	const char **config_file, struct config_error *error)
+	struct options_own *own, struct config_error *error)
 {
 	struct option_table table;
 	struct command_line line = {.argc = argc, .argv = argv, .options = table.options, .n_options = N_OPTIONS};
@@ -100,7 +108,10 @@ static int options_scan(int argc, char **argv, FILE *out, struct config_settings
 				config_refuse(error, "%s; see --help", line.error);
 			break;
 		case OPTION_CONFIG:
-			*config_file = line.value;
+			own->config_file = line.value;
+			break;
+		case OPTION_CHECK:
+			own->check = true;
 			break;
 		default:
 			rc = settings ? options_set(settings, &table, option, line.value, error) : 0;
@@ -155,23 +166,27 @@ int options_parse(int argc, char **argv, const char *default_config, FILE *out, 
 	struct config_error *error)
 {
 	CLEANUP(config_settings_deinit) struct config_settings settings = { 0 };
-	const char *named = NULL, *path;
+	struct options_own own = {0};
 
 	*error = (struct config_error){0};
-	int rc = options_scan(argc, argv, out, NULL, &named, error);
+	int rc = options_scan(argc, argv, out, NULL, &own, error);
 	if (rc != 0)
 		return rc;
-	path = named ? named : default_config;
-	if (path) {
-		rc = config_parse_files(&settings, path, named != NULL, error);
+	if (own.config_file || default_config) {
+		rc = config_parse_files(&settings, own.config_file ? own.config_file : default_config,
+			own.config_file != NULL, error);
 		if (rc == -ENOMEM)
 			return rc;
 	}
 	rc = options_read_environment(&settings, error);
 	if (rc < 0)
 		return rc;
-	rc = options_scan(argc, argv, out, &settings, &named, error);
+	rc = options_scan(argc, argv, out, &settings, &own, error);
 	if (rc < 0)
 		return rc;
-	return config_resolve(&settings, ret, error);
+	rc = config_resolve(&settings, ret, error);
+	if (rc < 0 || !own.check)
+		return rc;
+	config_print(out, &settings, ret);
+	return OPTIONS_CHECK;
 }

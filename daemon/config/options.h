@@ -9,12 +9,13 @@
 #include "daemon/config/config.h"
 
 #define OPTIONS_DEFAULT_CONFIG "/etc/mimeo/mimeod.conf"
-#define OPTIONS_DONE 1 /* --help or --version was asked for and written */
+#define OPTIONS_DONE 1  /* --help or --version was asked for and written */
+#define OPTIONS_CHECK 2 /* --check-config: the configuration is right and was written */
 
 /*
- * Parse, read the files (config_parse_files: --config, else default_config; NULL: none) and the environment, resolve. 0:
- * *ret is the caller's to config_deinit. OPTIONS_DONE. -EINVAL and other -errno: error says all that
- * is wrong. `out` takes help and version. Not thread-safe (getopt).
+ * Parse, read the files (config_parse_files: --config, else default_config; NULL: none) and the environment,
+ * resolve. 0: *ret is the caller's to config_deinit; so it is with OPTIONS_CHECK. OPTIONS_DONE. -EINVAL and other
+ * -errno: error says all that is wrong. `out` takes help and version. Not thread-safe (getopt).
  */
 int options_parse(int argc, char **argv, const char *default_config, FILE *out, struct config *ret,
 	struct config_error *error);

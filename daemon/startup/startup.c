@@ -17,12 +17,13 @@
 #include "daemon/serve/serve.h"
 #include "daemon/startup/startup_draft.h"
 #include "daemon/startup/startup_model.h"
+#include "daemon/startup/startup_users.h"
 #include "ipc/cleanup.h"
 #include "ipc/ring.h"
 #include "ipc/socket.h"
 
 _Static_assert(CONFIG_SESSIONS_MAX == ENGINE_SESSIONS_MAX, "the engine takes as many sessions");
-_Static_assert(CONFIG_WEIGHTS_MAX == WEIGHTS_MAX && CONFIG_WEIGHT_MAX == ENGINE_WEIGHT_MAX, "as many weights");
+_Static_assert(CONFIG_WEIGHT_MAX == ENGINE_WEIGHT_MAX, "as large weights");
 _Static_assert(CONFIG_MODELS_MAX == ENGINE_MODELS_MAX, "the engine takes as many models");
 
 struct startup {
@@ -287,22 +288,6 @@ static int startup_bind(struct startup *startup, struct startup_error *error)
 		      : 0;
 }
 
-static int startup_find_users(struct startup *startup, struct startup_error *error)
-{
-	for (uint32_t i = 0; i < startup->config->n_weights; i++) {
-		const struct config_weight *weight = &startup->config->weights[i];
-		const char *name = weight->account.name, *what = weight->account.group ? "group" : "user";
-
-		int rc = weights_add(&startup->weights, name, weight->account.group, weight->weight);
-		if (rc == -ENOENT)
-			return startup_refuse(error, rc, "weights: there is no %s %s", what, name);
-		if (rc < 0)
-			return startup_refuse(error, rc, "weights: %s %s cannot be looked up: %s", what, name,
-				strerror(-rc));
-	}
-	return 0;
-}
-
 /* 256 slots and 2048 tokens take some 200 MB of activations and inputs; a draft model's logits half a gigabyte. */
 static void startup_choose_steps(struct startup *startup)
 {
@@ -319,7 +304,7 @@ static void startup_choose_steps(struct startup *startup)
 
 static int startup_run(struct startup *startup, struct startup_error *error)
 {
-	int rc = startup_find_users(startup, error);
+	int rc = startup_find_users(startup->config, &startup->weights, error);
 	if (rc < 0)
 		return rc;
 	rc = startup_lock_sockets(startup, error);

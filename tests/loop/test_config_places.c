@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* The error has these sentences and no others, in this order. */
 static void assert_sentences(const char *const *parts, size_t n)
@@ -258,6 +259,95 @@ static void test_config_variables_that_exclude_each_other_are_refused(void **sta
 	without_environment(NULL);
 }
 
+/* ---- the effective configuration ---- */
+
+/* What --check-config prints (malloc). */
+static char *check(const char *text, const char *line)
+{
+	char path[] = "/tmp/test_config.XXXXXX", *printed = NULL;
+	struct config config;
+	size_t size;
+	FILE *out = open_memstream(&printed, &size);
+
+	close(mkstemp(path));
+	write_text(path, text);
+	assert_int_equal(parse_with(line, path, out, &config), OPTIONS_CHECK);
+	fclose(out);
+	unlink(path);
+	config_deinit(&config);
+	return printed;
+}
+
+static void assert_line(const char *text, const char *key, const char *value, const char *origin)
+{
+	char begin[64];
+
+	snprintf(begin, sizeof(begin), "\n%s = %s ", key, value);
+	const char *at = strstr(text, begin);
+	if (!at)
+		fail_msg("no line \"%s\" in \"%s\"", begin + 1, text);
+	const char *end = strchr(at + 1, '\n'), *found = strstr(at, origin);
+	if (!found || found > end)
+		fail_msg("\"%.*s\" lacks \"%s\"", (int)(end - at - 1), at + 1, origin);
+}
+
+static void test_config_check_prints_each_value_with_its_origin(void **state)
+{
+	setenv("MIMEO_MAX_SESSIONS", "9", 1);
+	char *text = check("[mimeod]\nmax_requests = 7\nkv_bytes = 6K\n[model m]\ndir = d\nattention = naive\n"
+			   "[model n]\ndir = e\n",
+		"--check-config --spin-us forever --graph-mode n=none");
+
+	assert_line(text, "max_requests", "7", ":2\n");
+	assert_line(text, "max_sessions", "9", "# environment: MIMEO_MAX_SESSIONS\n");
+	assert_line(text, "spin_us", "forever", "# command line: --spin-us\n");
+	assert_line(text, "# page_tokens", "16", "# default\n");
+	assert_non_null(strstr(text, "\n# memory: default: 90 % of what is free at start\n"));
+	assert_line(strstr(text, "[model m]"), "dir", "d", ":5\n");
+	assert_line(strstr(text, "[model m]"), "attention", "naive", ":6\n");
+	assert_line(strstr(text, "[model m]"), "kv_bytes", "3K", ":3\n");
+	assert_line(strstr(text, "[model n]"), "graph_mode", "NONE", "# command line: --graph-mode\n");
+	free(text);
+	without_environment(NULL);
+}
+
+static void test_config_check_prints_a_file_of_the_same_effect(void **state)
+{
+	char *first = check("[mimeod]\nweights = 1:2, @3:4\nmask = window:8+1\n[model m]\ndir = /a b\ndraft = d\n"
+			    "draft_tokens = 3\n[model n]\ndir = e\nkv_pages = 5\n",
+		"--check-config --kv-bytes m=3M --capture-sizes 1,2,4 --max-arena-bytes 64M");
+	char *second = check(first, "--check-config");
+	const char *at = first, *other = second;
+
+	/* all but the origins */
+	while (*at && *other) {
+		size_t n = strcspn(at, "\n"), m = strcspn(other, "\n");
+		const char *origin = strstr(at, "  # ");
+		size_t length = origin && origin < at + n ? (size_t)(origin - at) : n;
+
+		assert_memory_equal(at, other, length);
+		at += n + 1;
+		other += m + 1;
+	}
+	assert_true(!*at && !*other);
+	free(first);
+	free(second);
+}
+
+static void test_config_check_prints_errors_only(void **state)
+{
+	char *printed = NULL;
+	struct config config;
+	size_t size;
+	FILE *out = open_memstream(&printed, &size);
+
+	assert_int_equal(parse_with("--check-config --max-requests 0 --model m", NULL, out, &config), -EINVAL);
+	fclose(out);
+	assert_int_equal(size, 0);
+	ASSERT_SENTENCES("--max-requests: \"0\"", "--model: \"m\" is not NAME=DIR");
+	free(printed);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -275,6 +365,9 @@ int main(void)
 		cmocka_unit_test(test_config_every_key_has_a_variable),
 		cmocka_unit_test(test_config_empty_variables_are_not_set),
 		cmocka_unit_test(test_config_variables_that_exclude_each_other_are_refused),
+		cmocka_unit_test(test_config_check_prints_each_value_with_its_origin),
+		cmocka_unit_test(test_config_check_prints_a_file_of_the_same_effect),
+		cmocka_unit_test(test_config_check_prints_errors_only),
 	};
 
 	return cmocka_run_group_tests_name("config_places", tests, without_environment, NULL);
