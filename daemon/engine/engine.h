@@ -177,6 +177,13 @@ int engine_post_drain(struct engine *engine);
 /* End every request in flight with `status`. */
 int engine_post_abort(struct engine *engine, int status);
 int engine_post_stop(struct engine *engine);
+/* What engine_options has of these holds no more. */
+struct engine_tuning {
+	uint32_t token_us, spin_us;
+};
+int engine_post_tuning(struct engine *engine, const struct engine_tuning *tuning);
+/* The weight of the user whose session it is, in place of port->weight. */
+int engine_post_weight(struct engine *engine, struct engine_port *port, uint32_t weight);
 
 /* DROP_IDLE: of all models those that no step has replayed in this generation and the one before. */
 enum engine_graph_order { ENGINE_GRAPH_CAPTURE, ENGINE_GRAPH_DROP, ENGINE_GRAPH_DROP_IDLE };

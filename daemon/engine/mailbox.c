@@ -21,6 +21,8 @@ enum command_kind {
 	COMMAND_STOP,
 	COMMAND_GRAPHS,
 	COMMAND_RELIEVE,
+	COMMAND_TUNING,
+	COMMAND_WEIGHT,
 };
 
 struct command {
@@ -31,6 +33,8 @@ struct command {
 	struct engine_session *session;
 	uint32_t buffer;
 	struct engine_graphs_order graphs;
+	struct engine_tuning tuning;
+	uint32_t weight;
 };
 
 void mailbox_init(struct mailbox *mailbox)
@@ -130,6 +134,17 @@ int engine_post_relieve(struct engine *engine)
 	return mailbox_post(engine, (struct command){.kind = COMMAND_RELIEVE});
 }
 
+int engine_post_tuning(struct engine *engine, const struct engine_tuning *tuning)
+{
+	return mailbox_post(engine, (struct command){.kind = COMMAND_TUNING, .tuning = *tuning});
+}
+
+int engine_post_weight(struct engine *engine, struct engine_port *port, uint32_t weight)
+{
+	assert(weight >= 1 && weight <= ENGINE_WEIGHT_MAX);
+	return mailbox_post(engine, (struct command){.kind = COMMAND_WEIGHT, .port = port, .weight = weight});
+}
+
 /* The doorbell's only work is to end the wait. */
 static void mailbox_on_doorbell(void *userdata, struct loop_source *source, uint32_t events)
 {
@@ -193,6 +208,13 @@ static void mailbox_handle(struct engine *engine, struct command *command)
 		break;
 	case COMMAND_RELIEVE:
 		late_relieve(&engine->lane);
+		break;
+	case COMMAND_TUNING:
+		engine->options.token_us = command->tuning.token_us;
+		engine->options.spin_us = command->tuning.spin_us;
+		break;
+	case COMMAND_WEIGHT:
+		share_weigh(command->port->engine_private, command->weight);
 		break;
 	}
 }

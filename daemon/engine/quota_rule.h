@@ -15,13 +15,14 @@
 #include <assert.h>
 #include <stdint.h>
 
-/* How much more the user may have: used and own are what all users and this one hold, n_holders how many hold some. */
+/* How much more the user may have: used and own are what all users and this one hold, n_holders how many hold some.
+ * A total that was lowered may be below what is used. */
 static inline uint64_t quota_rule_left(uint64_t total, uint64_t used, uint64_t own, uint64_t n_holders)
 {
-	const uint64_t left = total - used, n = n_holders + (own == 0) + 1;
+	const uint64_t left = used < total ? total - used : 0, n = n_holders + (own == 0) + 1;
 	uint64_t share;
 
-	assert(used <= total && own <= used);
+	assert(own <= used);
 	share = (left + own) / n + ((left + own) % n > 0);
 	return share <= own ? 0 : share - own < left ? share - own : left;
 }

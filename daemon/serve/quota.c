@@ -43,6 +43,11 @@ int quota_new(const struct quota_amounts *totals, struct quota **ret)
 	return 0;
 }
 
+void quota_set_totals(struct quota *quota, const struct quota_amounts *totals)
+{
+	quota->totals = *totals;
+}
+
 static void quota_forget(struct quota *quota, struct quota_user *user)
 {
 	HASH_DEL(quota->users, user);

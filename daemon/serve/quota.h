@@ -32,6 +32,8 @@ struct quota;
 
 /* 0 or -ENOMEM. */
 int quota_new(const struct quota_amounts *totals, struct quota **ret);
+/* Who holds more than these allow keeps it. */
+void quota_set_totals(struct quota *quota, const struct quota_amounts *totals);
 /* NULL is allowed. */
 void quota_free(struct quota *quota);
 

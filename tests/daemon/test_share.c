@@ -84,6 +84,23 @@ static void test_part_is_one_at_least(void **state)
 	assert_int_equal(share_entitlement(&accounting, b, UINT32_MAX), 4290676618u);
 }
 
+static void test_new_weight_holds_at_once(void **state)
+{
+	struct engine_session *a = attach(0, 1, 1), *b = attach(1, 2, 3);
+
+	share_weigh(b, 4); /* has no request */
+	begin(a);
+	begin(b);
+	assert_int_equal(share_entitlement(&accounting, b, 100), 80);
+	share_weigh(b, 1);
+	assert_int_equal(share_entitlement(&accounting, a, 100), 50);
+	share_weigh(a, 3);
+	assert_int_equal(share_entitlement(&accounting, a, 100), 75);
+	end(a);
+	end(b);
+	assert_int_equal(accounting.active_weight, 0);
+}
+
 static void test_weight_out_of_range_is_one(void **state)
 {
 	struct engine_session *a = attach(0, 1, 0), *b = attach(1, 2, 1001);
@@ -163,6 +180,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(test_part_follows_weight_and_number_of_sessions, clear),
 		cmocka_unit_test_setup(test_part_is_one_at_least, clear),
+		cmocka_unit_test_setup(test_new_weight_holds_at_once, clear),
 		cmocka_unit_test_setup(test_weight_out_of_range_is_one, clear),
 		cmocka_unit_test_setup(test_turn_is_the_users_with_least_per_weight_then_the_sessions, clear),
 		cmocka_unit_test_setup(test_who_comes_back_begins_where_the_others_are, clear),

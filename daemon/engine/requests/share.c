@@ -46,6 +46,17 @@ void share_detach(struct engine_session *session)
 	session->share.user = NULL;
 }
 
+void share_weigh(struct engine_session *session, uint32_t weight)
+{
+	struct share_user *user = session->share.user;
+
+	if (!user)
+		return;
+	if (user->n_active)
+		session->accounting->active_weight += weight - user->weight;
+	user->weight = weight;
+}
+
 static void share_raise(uint64_t *counter, uint64_t lowest)
 {
 	if (lowest != UINT64_MAX && *counter < lowest)

@@ -55,6 +55,8 @@ struct share_session {
 /* At attach and at the end of a session, which has no requests then. */
 void share_attach(struct accounting *accounting, struct engine_session *session);
 void share_detach(struct engine_session *session);
+/* The weight of the session's user from now on. */
+void share_weigh(struct engine_session *session, uint32_t weight);
 /* The session has its first request in flight; its last one has ended. */
 void share_begin(struct accounting *accounting, struct engine_session *session);
 void share_end(struct engine_session *session);
