@@ -10,7 +10,7 @@
 #include "daemon/startup/startup.h"
 #include "daemon/startup/startup_check.h"
 
-static int main_serve(const struct config *config)
+static int main_serve(const struct config *config, int argc, char **argv)
 {
 	struct startup_error error;
 	struct startup *startup;
@@ -26,6 +26,7 @@ static int main_serve(const struct config *config)
 		log_error("%s", error.text);
 		return MIMEOD_EXIT_ERROR;
 	}
+	startup_allow_reload(startup, argc, argv);
 	int status = startup_serve(startup, &abandoned);
 	/* The engine's thread still uses the memory of sessions, which startup_free would release. */
 	if (abandoned)
@@ -76,7 +77,7 @@ int main(int argc, char **argv)
 		main_print_errors(&error);
 		return MIMEOD_EXIT_USAGE;
 	}
-	int status = rc == OPTIONS_CHECK ? main_check(&config) : main_serve(&config);
+	int status = rc == OPTIONS_CHECK ? main_check(&config) : main_serve(&config, argc, argv);
 	config_deinit(&config);
 	return status;
 }

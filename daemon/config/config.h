@@ -131,6 +131,7 @@ struct config_key {
 	const char *help;
 	enum config_kind kind;
 	bool per_model;    /* also a key of [model NAME] */
+	bool live;         /* a reload applies it; others need a restart */
 	size_t offset;     /* in struct config */
 	size_t model_offset; /* in struct config_model */
 	uint64_t min, max; /* of numbers */
@@ -225,6 +226,8 @@ bool config_store(const struct config_key *key, const char *text, struct config 
 const char *config_accepted(const struct config_key *key, char *ret, size_t size);
 /* "64", "16K", "2g": bytes. -EINVAL, -ERANGE. */
 int config_parse_size(const char *text, uint64_t *ret);
+/* Copy the value of a live key. */
+void config_copy(const struct config_key *key, const struct config *from, struct config *to);
 /* The value as text, as the file would spell it. */
 const char *config_show(const struct config_key *key, const struct config *config,
 	const struct config_model *model, char *ret, size_t size);

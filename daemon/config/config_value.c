@@ -10,6 +10,7 @@
 #include "daemon/config/digits.h"
 
 #define AT(field) .offset = offsetof(struct config, field)
+#define AT_LIVE(field) .live = true, AT(field)
 #define AT_BOTH(field)                                                                             \
 	.per_model = true, .offset = offsetof(struct config, field),                               \
 	.model_offset = offsetof(struct config_model, field)
@@ -59,7 +60,7 @@ const struct config_key config_keys[CONFIG_N_KEYS] = {
 		"which requests share cached prefixes: none, those of one user (user), all",
 		CONFIG_CHOICE, AT(prefix_sharing), .accepted = "none, user or all"},
 	{"weights", "LIST", NULL, "1 each", "weights of users and groups: USER:WEIGHT, @GROUP:WEIGHT",
-		CONFIG_WEIGHTS, AT(weights), .min = 1, .max = CONFIG_WEIGHT_MAX},
+		CONFIG_WEIGHTS, AT_LIVE(weights), .min = 1, .max = CONFIG_WEIGHT_MAX},
 	{"max_requests", "N", NULL, "64, on a GPU of 32 GiB or more 256", "rows that one step may carry", CONFIG_INTEGER,
 		AT(max_requests), .min = 1, .max = 4096},
 	{"max_batch_tokens", "N", NULL, "512, on a GPU of 32 GiB or more 2048, max_requests at least",
@@ -72,39 +73,39 @@ const struct config_key config_keys[CONFIG_N_KEYS] = {
 	{"memory", "SIZE", NULL, "90 % of what is free at start", "device memory to use at most",
 		CONFIG_SIZE, AT(memory), .min = 1, .max = UINT64_MAX},
 	{"max_sessions", "N", "64", NULL, "clients attached at once", CONFIG_INTEGER,
-		AT(max_sessions), .min = 1, .max = CONFIG_SESSIONS_MAX},
+		AT_LIVE(max_sessions), .min = 1, .max = CONFIG_SESSIONS_MAX},
 	{"max_sessions_per_uid", "N", "32", NULL, "clients of one user attached at once",
-		CONFIG_INTEGER, AT(max_sessions_per_uid), .min = 1, .max = CONFIG_SESSIONS_MAX},
+		CONFIG_INTEGER, AT_LIVE(max_sessions_per_uid), .min = 1, .max = CONFIG_SESSIONS_MAX},
 	{"max_sequences", "N", "256", NULL, "open sequences a client may have", CONFIG_INTEGER,
 		AT(max_sequences), .min = 1, .max = 65536},
 	{"max_arena_bytes", "SIZE", "256M", NULL, "largest arena a client may ask for", CONFIG_SIZE,
-		AT(max_arena_bytes), .min = 65536, .max = UINT64_C(1) << 30},
+		AT_LIVE(max_arena_bytes), .min = 65536, .max = UINT64_C(1) << 30},
 	{"max_shared_bytes", "SIZE", "2G", NULL, "memory that all clients' rings and arenas may take",
-		CONFIG_SIZE, AT(max_shared_bytes), .min = UINT64_C(1) << 20, .max = UINT64_MAX},
+		CONFIG_SIZE, AT_LIVE(max_shared_bytes), .min = UINT64_C(1) << 20, .max = UINT64_MAX},
 	{"max_sequence_bytes", "SIZE", "16G", NULL,
 		"memory that all clients' sequences and requests may take in the daemon", CONFIG_SIZE,
-		AT(max_sequence_bytes), .min = UINT64_C(1) << 20, .max = UINT64_MAX},
+		AT_LIVE(max_sequence_bytes), .min = UINT64_C(1) << 20, .max = UINT64_MAX},
 	{"max_client_buffers", "N", "64", NULL, "device buffers a client may have", CONFIG_INTEGER,
-		AT(max_client_buffers), .min = 0, .max = 4096},
+		AT_LIVE(max_client_buffers), .min = 0, .max = 4096},
 	{"max_client_buffer_bytes", "SIZE", "256M", NULL, "bytes of a client's device buffers",
-		CONFIG_SIZE, AT(max_client_buffer_bytes), .min = 0, .max = INT64_MAX},
+		CONFIG_SIZE, AT_LIVE(max_client_buffer_bytes), .min = 0, .max = INT64_MAX},
 	{"max_buffer_bytes", "SIZE", "1G", NULL, "bytes of all clients' device buffers",
-		CONFIG_SIZE, AT(max_buffer_bytes), .min = 0, .max = INT64_MAX},
+		CONFIG_SIZE, AT_LIVE(max_buffer_bytes), .min = 0, .max = INT64_MAX},
 	{"allow_client_ipc", "WHOM", "same-uid", NULL,
 		"whose exported device memory is mapped: same-uid, yes, no", CONFIG_CHOICE,
-		AT(allow_client_ipc), .accepted = "same-uid, yes or no"},
+		AT_LIVE(allow_client_ipc), .accepted = "same-uid, yes or no"},
 	{"token_us", "N", "50000", NULL,
 		"target microseconds between a request's tokens beside prompts of others; 0: none", CONFIG_INTEGER,
-		AT(token_us), .min = 0, .max = 60000000},
+		AT_LIVE(token_us), .min = 0, .max = 60000000},
 	{"spin_us", "N", "50", NULL,
 		"microseconds to spin before sleeping (0 below 4 CPUs), or forever", CONFIG_SPIN,
-		AT(spin_us), .min = 0, .max = 1000000},
+		AT_LIVE(spin_us), .min = 0, .max = 1000000},
 	{"drain_timeout_s", "N", "30", NULL, "seconds to let requests finish before the end; 0: no limit",
-		CONFIG_INTEGER, AT(drain_timeout_s), .min = 0, .max = 86400},
+		CONFIG_INTEGER, AT_LIVE(drain_timeout_s), .min = 0, .max = 86400},
 	{"loop", "NAME", NULL, "auto", "event loop: auto, io_uring, epoll",
 		CONFIG_CHOICE, AT(loop), .accepted = "auto, io_uring or epoll"},
 	{"log_level", "LEVEL", "info", NULL, "error, warn, info, debug", CONFIG_LEVEL,
-		AT(log_level), .accepted = "error, warn, info or debug"},
+		AT_LIVE(log_level), .accepted = "error, warn, info or debug"},
 };
 _Static_assert(CONFIG_SOCKET_MAX == 102 && CONFIG_FOLDER_MAX == 1024, "as config_keys says");
 
@@ -415,4 +416,33 @@ const char *config_show(const struct config_key *key, const struct config *confi
 	}
 	snprintf(ret, size, "%s", text);
 	return ret;
+}
+
+void config_copy(const struct config_key *key, const struct config *from, struct config *to)
+{
+	const char *source = (const char *)from + key->offset;
+	char *place = (char *)to + key->offset;
+
+	assert(key->live);
+	switch (key->kind) {
+	case CONFIG_INTEGER:
+	case CONFIG_SPIN:
+		memcpy(place, source, sizeof(uint32_t));
+		break;
+	case CONFIG_SIZE:
+		memcpy(place, source, sizeof(uint64_t));
+		break;
+	case CONFIG_CHOICE:
+		memcpy(place, source, sizeof(to->allow_client_ipc));
+		break;
+	case CONFIG_LEVEL:
+		to->log_level = from->log_level;
+		break;
+	case CONFIG_WEIGHTS:
+		memcpy(to->weights, from->weights, sizeof(to->weights));
+		to->n_weights = from->n_weights;
+		break;
+	default:
+		assert(!"a live setting of such a kind");
+	}
 }

@@ -52,6 +52,8 @@ static int main_print_help(void)
 		{"models", "models, their attention, graph mode, KV cache and draft models"},
 		{"graphs", "captured graphs and their replays, and steps without a graph"},
 		{"metrics", "all counters in Prometheus' text format"},
+		{"reload", "read the configuration again: applies what can change while it serves, and "
+			"names what needs a restart"},
 		{"drain", "refuse new requests, finish those in flight, exit; waits for it"},
 		{"sessions kill ID", "end a session"},
 		{"graphs capture GRAPH | all", "capture graphs that are not captured, named as listed"},
@@ -116,7 +118,7 @@ static int main_parse_kill(char **words, int n_words, struct main_settings *ret)
 static int main_parse_command(char **words, int n_words, struct main_settings *ret)
 {
 	static const char *const commands[] = {
-		"status", "sessions", "models", "graphs", "metrics", "drain"};
+		"status", "sessions", "models", "graphs", "metrics", "drain", "reload"};
 
 	if (n_words == 0)
 		return main_usage("a command is missing");
@@ -234,7 +236,7 @@ static int main_connect(const struct main_settings *options)
 
 static bool main_is_order(const struct ask *ask)
 {
-	static const char *const orders[] = {"drain", "kill", "capture", "drop"};
+	static const char *const orders[] = {"drain", "reload", "kill", "capture", "drop"};
 
 	for (size_t i = 0; i < sizeof(orders) / sizeof(orders[0]); i++) {
 		if (strcmp(ask->op, orders[i]) == 0)

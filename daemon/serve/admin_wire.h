@@ -6,12 +6,13 @@
  * The protocol of mimeod and mimeoctl on the operators' socket: length-prefixed msgpack, as on the client
  * socket. A request is one map,
  *
- *	{"op": "status"|"sessions"|"models"|"graphs"|"metrics"|"drain"}
+ *	{"op": "status"|"sessions"|"models"|"graphs"|"metrics"|"drain"|"reload"}
  *	{"op": "kill", "session": number}
  *	{"op": "capture"|"drop", "model": name, "graph": name|"all"|"idle"}
  *
  * (without "model": all models; a graph's name is the one in "graphs"; "idle" with drop only, and for all
- * models). "capture" and "drop" have no rows: "graphs" shows the result. A reply is one message or several,
+ * models). "capture" and "drop" have no rows: "graphs" shows the result, and "reload" has
+ * none. A reply is one message or several,
  * each a map of exactly
  *
  *	{"status": integer, "text": string, "more": boolean, "rows": [{key: value, ...}, ...]}

@@ -4,13 +4,21 @@
 
 #if HAVE_SYSTEMD
 
+#include <inttypes.h>
 #include <systemd/sd-daemon.h>
+
+#include "ipc/clock.h"
 
 /* What sd_notify returns is left alone: a service manager that does not listen is no error. */
 
 void notify_ready(const char *status)
 {
 	sd_notifyf(0, "READY=1\nSTATUS=%s", status);
+}
+
+void notify_reloading(void)
+{
+	sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%" PRIu64, clock_ns() / 1000);
 }
 
 void notify_status(const char *status)
@@ -24,6 +32,10 @@ void notify_stopping(void)
 }
 
 #else
+
+void notify_reloading(void)
+{
+}
 
 void notify_ready(const char *status)
 {

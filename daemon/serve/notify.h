@@ -5,6 +5,8 @@
 /* systemd's readiness protocol; without systemd these do nothing. */
 
 void notify_ready(const char *status);
+/* The configuration is being read again; notify_ready follows. */
+void notify_reloading(void);
 void notify_status(const char *status);
 void notify_stopping(void);
 

@@ -20,6 +20,7 @@
 #include "daemon/serve/drain.h"
 #include "daemon/serve/exposition.h"
 #include "daemon/serve/orders.h"
+#include "daemon/serve/reload.h"
 #include "daemon/serve/session.h"
 #include "daemon/serve/welcome.h"
 #include "ipc/cleanup.h"
@@ -99,6 +100,7 @@ static void operator_answer(struct operator *operator, const struct admin_reques
 		{"models", answers_models},
 		{"graphs", answers_graphs},
 		{"metrics", exposition_answer},
+		{"reload", reload_answer},
 	};
 
 	struct serve *serve = operator->serve;

@@ -24,6 +24,7 @@
 #include "daemon/serve/notify.h"
 #include "daemon/serve/operators.h"
 #include "daemon/serve/receive.h"
+#include "daemon/serve/reload.h"
 #include "daemon/serve/session.h"
 #include "ipc/cleanup.h"
 
@@ -94,8 +95,7 @@ static void serve_check_signals(struct serve *serve)
 	unsigned count = atomic_load(&signal_count);
 
 	if (atomic_exchange(&signal_hangup, false))
-		log_limited(&serve->hangups, LOG_LEVEL_INFO,
-			"received SIGHUP: the configuration is read at start only");
+		reload_on_signal(serve);
 	if (count == serve->signals_seen)
 		return;
 	bool second = serve->signals_seen > 0 || count > 1;
@@ -254,13 +254,8 @@ static int serve_init(struct serve *serve)
 	rc = msg_codec_new(&serve->codec);
 	if (rc < 0)
 		return rc;
-	rc = quota_new(&(struct quota_amounts){.of = {
-		[QUOTA_SESSIONS] = serve->options.max_sessions,
-		[QUOTA_SHARED_BYTES] = serve->options.max_shared_bytes,
-		[QUOTA_SEQUENCE_BYTES] = serve->options.max_sequence_bytes,
-		[QUOTA_BUFFER_BYTES] = serve->options.max_buffer_bytes,
-		[QUOTA_DESCRIPTORS] = serve->options.max_descriptors,
-	}}, &serve->quota);
+	const struct quota_amounts totals = reload_totals(&serve->options);
+	rc = quota_new(&totals, &serve->quota);
 	if (rc < 0)
 		return rc;
 	rc = loop_new(&serve->loop, serve->options.loop);
@@ -313,7 +308,7 @@ int serve_new(const struct serve_options *options, struct serve **ret)
 	serve->detach_deadline_ms = INT64_MAX;
 	serve->started_ms = serve_now_ms();
 	serve->complaints.per_second = COMPLAINTS_PER_SECOND;
-	serve->clogged.per_second = serve->hangups.per_second = 1;
+	serve->clogged.per_second = 1;
 	atomic_store(&signal_count, 0);
 
 	int rc = serve_init(serve);

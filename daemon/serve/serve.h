@@ -13,6 +13,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "daemon/engine/builder.h"
 #include "daemon/engine/engine.h"
@@ -27,27 +28,32 @@ struct serve_options {
 	struct builder *builder; /* of the engine's device, stays the caller's; NULL: no device buffers */
 	const char *device_kind; /* "cpu" or "cuda"; with a builder */
 	uint8_t device_uuid[16];
-	uint32_t max_client_buffers;      /* open, or still being released */
-	uint64_t max_client_buffer_bytes;
-	uint64_t max_buffer_bytes;        /* of all clients */
+	uint32_t max_client_buffers;      /* * of sessions to come; open, or still being released */
+	uint64_t max_client_buffer_bytes; /* * */
+	uint64_t max_buffer_bytes;        /* * of all clients */
 	uint64_t buffer_granularity;      /* of allocations, in bytes; 0: 1 */
-	enum serve_client_ipc allow_client_ipc;
+	enum serve_client_ipc allow_client_ipc; /* * */
+	/* Read the configuration again, on the loop thread: sets in *options, a copy, what may change while the daemon
+	 * serves (below: *), and writes to `out` a line for each difference. -errno, with nothing changed: `out` has
+	 * the reasons, a line each. NULL: there is no configuration. */
+	int (*reload)(void *userdata, struct serve_options *options, FILE *out);
+	void *reload_userdata;
 	const char *socket;    /* the clients'; the caller holds its lock, and the operators' one */
 	/* Bound already, by serve_listener_bind; serve_new takes them over, whatever it returns. NULL: serve_run
 	 * binds them. */
 	const struct serve_listener *clients, *operators;
 	const char *device;    /* for people: "cpu" */
 	const char *loop;      /* "auto", "io_uring", "epoll" */
-	uint32_t max_sessions, max_sessions_per_uid;
-	struct weights weights; /* of users */
+	uint32_t max_sessions, max_sessions_per_uid; /* * */
+	struct weights weights; /* * of users */
 	uint32_t max_entries;     /* a session's ring */
-	uint64_t max_arena_bytes; /* a session's arena */
-	uint64_t max_shared_bytes; /* all sessions' regions */
-	uint64_t max_sequence_bytes; /* what all sessions may take in the engine */
+	uint64_t max_arena_bytes; /* * a session's arena */
+	uint64_t max_shared_bytes; /* * all sessions' regions */
+	uint64_t max_sequence_bytes; /* * what all sessions may take in the engine */
 	uint64_t max_descriptors; /* all sessions'; 0: half of those that the process may open */
 	uint32_t max_sequences;   /* a session's; as the engine has it */
 	uint32_t max_requests;    /* slots, for the counters */
-	uint32_t drain_timeout_s; /* then requests in flight end with DRAINING; 0: no limit */
+	uint32_t drain_timeout_s; /* * then requests in flight end with DRAINING; 0: no limit */
 	uint32_t handshake_timeout_ms; /* 0: 5000 */
 	uint32_t max_greetings; /* connections without a session, a quarter of them one user's; 0: an eighth
 	                           of the descriptors that the process may open, 128 to 1024 */

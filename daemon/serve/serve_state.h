@@ -49,7 +49,7 @@ struct serve {
 	int64_t started_ms;
 	int64_t detach_deadline_ms; /* INT64_MAX: none */
 	unsigned signals_seen;
-	struct log_limit complaints, clogged, hangups;
+	struct log_limit complaints, clogged;
 	struct greeting *greetings;
 	struct session *sessions;
 	struct operator *operators;

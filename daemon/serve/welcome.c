@@ -39,7 +39,7 @@ int welcome_admit(struct serve *serve, const struct socket_peer *peer,
 		snprintf(text, MSG_TEXT_MAX, "the daemon is draining and takes no new session");
 		return MIMEO_E_DRAINING;
 	}
-	assert(serve->n_sessions <= options->max_sessions && n_of_uid <= serve->n_sessions);
+	assert(n_of_uid <= serve->n_sessions);
 	if (n_of_uid >= options->max_sessions_per_uid) {
 		quota_refuse(&(struct msg_quota){
 			.what = "sessions", .unit = "", .asked = 1, .limit = "max_sessions_per_uid"},

@@ -17,6 +17,7 @@
 #include "daemon/serve/serve.h"
 #include "daemon/startup/startup_draft.h"
 #include "daemon/startup/startup_model.h"
+#include "daemon/startup/startup_reload.h"
 #include "daemon/startup/startup_users.h"
 #include "ipc/cleanup.h"
 #include "ipc/ring.h"
@@ -40,6 +41,7 @@ struct startup {
 	struct builder *builder;
 	struct loading *loading;
 	struct weights weights;
+	struct reload reload;
 };
 
 DEFINE_CLEANUP(startup, struct startup, startup_free)
@@ -332,20 +334,21 @@ int startup_new(const struct config *config, struct startup **ret, struct startu
 		return startup_refuse(error, -ENOMEM, "out of memory");
 	startup->own = *config;
 	startup->config = &startup->own;
+	startup->reload.in_force = *config;
 	startup->lock_fd = startup->admin_lock_fd = -1;
 	startup_raise_fd_limit();
 	int rc = startup_run(startup, error);
 	if (rc < 0)
 		return rc;
+	startup->reload.engine = startup->engine;
 	*ret = STEAL(startup);
 	return 0;
 }
 
-static enum serve_client_ipc startup_client_ipc(const char *text)
+void startup_allow_reload(struct startup *startup, int argc, char **argv)
 {
-	if (strcmp(text, "same-uid") == 0)
-		return SERVE_CLIENT_IPC_SAME_UID;
-	return strcmp(text, "yes") == 0 ? SERVE_CLIENT_IPC_YES : SERVE_CLIENT_IPC_NO;
+	startup->reload.argc = argc;
+	startup->reload.argv = argv;
 }
 
 int startup_serve(struct startup *startup, bool *ret_abandoned)
@@ -355,30 +358,22 @@ int startup_serve(struct startup *startup, bool *ret_abandoned)
 		.engine = startup->engine,
 		.builder = startup->builder,
 		.device_kind = startup->info.kind,
-		.max_client_buffers = config->max_client_buffers,
-		.max_client_buffer_bytes = config->max_client_buffer_bytes,
-		.max_buffer_bytes = config->max_buffer_bytes,
-		.allow_client_ipc = startup_client_ipc(config->allow_client_ipc),
+		.reload = startup->reload.argv ? startup_reload : NULL,
+		.reload_userdata = &startup->reload,
 		.socket = startup->socket,
 		.device = startup->info.name,
 		.buffer_granularity = startup->info.export_granularity,
 		.loop = config->loop[0] ? config->loop : NULL,
-		.max_sessions = config->max_sessions,
-		.max_sessions_per_uid = config->max_sessions_per_uid,
-		.weights = startup->weights,
 		.max_entries = RING_ENTRIES_MAX,
-		.max_arena_bytes = config->max_arena_bytes,
-		.max_shared_bytes = config->max_shared_bytes,
-		.max_sequence_bytes = config->max_sequence_bytes,
 		.max_sequences = config->max_sequences,
 		.max_requests = config->max_requests * config->n_models,
-		.drain_timeout_s = config->drain_timeout_s,
 	};
 	struct serve_listener clients, operators;
 	struct serve *serve;
 
 	assert(startup->engine && startup->builder && startup->lock_fd >= 0);
 	*ret_abandoned = false;
+	startup_set_limits(config, &startup->weights, &options);
 	memcpy(options.device_uuid, startup->info.uuid, sizeof(options.device_uuid));
 	loading_end(startup->loading, &clients, &operators);
 	options.clients = &clients;

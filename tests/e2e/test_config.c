@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* The configuration of a real daemon: checked without a start, and read again while it serves. */
+#include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #include "tests/e2e/calls.h"
 #include "tests/e2e/startup.h"
@@ -56,12 +59,207 @@ static void test_check_of_wrong_settings_ends_with_2_and_names_all(void **state)
 					    "mimeod: --max-requests: \"0\" is not"));
 }
 
+/* ---- reload ---- */
+
+static char config_path[96];
+
+static void write_config(const char *text)
+{
+	file_write(config_path, text, strlen(text));
+}
+
+static void start_with_config(struct daemon *daemon, const char *text)
+{
+	snprintf(config_path, sizeof(config_path), "%s/c.conf", daemon->folder);
+	write_config(text);
+	daemon_option(daemon, "--config", config_path);
+	daemon_start(daemon);
+}
+
+/* mimeoctl reload. */
+static const char *reload(const struct daemon *daemon, int status)
+{
+	static struct program_output output;
+	const char *const argv[] = {build_path("daemon/mimeoctl"), "--socket", daemon->socket, "reload", NULL};
+
+	program_run(argv, &output);
+	if (output.status != status)
+		fail_msg("mimeoctl reload: status %d: %s", output.status, output.text);
+	return output.text;
+}
+
+static int connect_with_arena(const struct daemon *daemon, uint64_t bytes)
+{
+	struct mimeo_config config = MIMEO_CONFIG_INIT;
+	struct mimeo *m;
+
+	config.socket_path = daemon->socket;
+	config.arena_bytes = bytes;
+	int rc = mimeo_connect(&m, &config);
+	if (rc == 0)
+		mimeo_close(m);
+	return rc;
+}
+
+static void test_reload_applies_limits_while_sessions_are_served(void **state)
+{
+	struct daemon *daemon = *state;
+
+	start_with_config(daemon, "[mimeod]\nmax_arena_bytes = 64K\n");
+	struct mimeo *m = daemon_connect(daemon, 0, 64 << 10);
+	assert_int_equal(connect_with_arena(daemon, 1 << 20), MIMEO_E_INVALID);
+	write_config("[mimeod]\nmax_arena_bytes = 1M\nweights = 0:3\nspin_us = 0\ntoken_us = 70000\n");
+	const char *text = reload(daemon, 0);
+	assert_non_null(strstr(text, "applied: max_arena_bytes = 1M (was 64K)\n"));
+	assert_non_null(strstr(text, "applied: weights = 0:3 (was not set)\n"));
+	assert_non_null(strstr(text, "applied: token_us = 70000 (was 50000)\n"));
+	assert_null(strstr(text, "restart"));
+	assert_int_equal(connect_with_arena(daemon, 1 << 20), 0);
+	assert_serves(m, 3);
+	assert_string_equal(reload(daemon, 0), "no setting is different\n");
+	mimeo_close(m);
+	daemon_stop(daemon);
+}
+
+static void test_reload_names_what_needs_a_restart(void **state)
+{
+	struct daemon *daemon = *state;
+
+	start_with_config(daemon, "[mimeod]\npage_tokens = 16\n");
+	write_config("[mimeod]\npage_tokens = 32\nattention = naive\n[model other]\ndir = /nowhere\n");
+	for (int i = 0; i < 2; i++) { /* as long as it is so */
+		const char *text = reload(daemon, 0);
+
+		assert_non_null(strstr(text, "needs a restart: page_tokens = 32 (in force: 16)\n"));
+		assert_non_null(strstr(text, ": attention = naive (in force: auto)\n"));
+		assert_non_null(strstr(text, "needs a restart: model other is new\n"));
+		assert_null(strstr(text, "applied"));
+	}
+	struct mimeo *m = daemon_connect(daemon, 0, 0);
+	assert_serves(m, 3);
+	mimeo_close(m);
+	daemon_stop(daemon);
+}
+
+static void test_bad_reload_changes_nothing_and_says_why(void **state)
+{
+	struct daemon *daemon = *state;
+
+	start_with_config(daemon, "[mimeod]\nmax_arena_bytes = 64K\n");
+	write_config("[mimeod]\nmax_arena_bytes = 1M\nmax_sessions = 0\nbogus = 1\n");
+	const char *text = reload(daemon, EXIT_ERROR);
+	assert_non_null(strstr(text, "nothing was changed: "));
+	assert_non_null(strstr(text, "c.conf:3: max_sessions: \"0\" is not an integer"));
+	assert_non_null(strstr(text, "c.conf:4: bogus: unknown key"));
+	assert_true(daemon_log_has(daemon, "c.conf:4: bogus: unknown key"));
+	assert_int_equal(connect_with_arena(daemon, 1 << 20), MIMEO_E_INVALID);
+	write_config("[mimeod]\nmax_arena_bytes = 1M\nweights = no-such-user-here:2\n");
+	assert_non_null(strstr(reload(daemon, EXIT_ERROR), "there is no user no-such-user-here"));
+	assert_int_equal(connect_with_arena(daemon, 1 << 20), MIMEO_E_INVALID);
+	assert_int_equal(connect_with_arena(daemon, 64 << 10), 0);
+	daemon_stop(daemon);
+}
+
+static void test_limits_below_what_is_held_leave_sessions_alone(void **state)
+{
+	struct daemon *daemon = *state;
+
+	start_with_config(daemon, "[mimeod]\n");
+	struct mimeo *m = daemon_connect(daemon, 0, 8 << 20), *n = daemon_connect(daemon, 0, 8 << 20);
+	write_config("[mimeod]\nmax_sessions = 1\nmax_shared_bytes = 1M\nmax_sequence_bytes = 1M\n"
+		     "max_arena_bytes = 64K\n");
+	reload(daemon, 0);
+	assert_serves(m, 3);
+	assert_serves(n, 3);
+	mimeo_close(n);
+	mimeo_close(m);
+	assert_true(EVENTUALLY(daemon_count(daemon, "sessions") == 0));
+	daemon_stop(daemon);
+}
+
+static void test_hangup_reloads(void **state)
+{
+	struct daemon *daemon = *state;
+
+	start_with_config(daemon, "[mimeod]\nlog_level = info\n");
+	write_config("[mimeod]\nlog_level = debug\n");
+	kill(daemon->pid, SIGHUP);
+	assert_true(EVENTUALLY(daemon_log_has(daemon, "reload: applied: log_level = debug (was info)")));
+	mimeo_close(daemon_connect(daemon, 0, 0));
+	assert_true(EVENTUALLY(daemon_log_has(daemon, " debug: ")));
+	daemon_stop(daemon);
+}
+
+/* ---- the service manager ---- */
+
+/* A bound datagram socket in the folder, which $NOTIFY_SOCKET names. */
+static int notify_socket(const struct daemon *daemon)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s/notify", daemon->folder);
+	assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+	setenv("NOTIFY_SOCKET", address.sun_path, 1);
+	return fd;
+}
+
+/* Wait for a message that has the text, and return it; other messages are dropped. */
+static const char *await_notice(int fd, const char *text)
+{
+	static char message[1024];
+	struct pollfd readable = {.fd = fd, .events = POLLIN};
+
+	do {
+		if (poll(&readable, 1, PATIENCE_MS) <= 0)
+			fail_msg("no message \"%s\"", text);
+		ssize_t n = recv(fd, message, sizeof(message) - 1, 0);
+		message[n > 0 ? n : 0] = '\0';
+	} while (!strstr(message, text));
+	return message;
+}
+
+static uint64_t monotonic_us(void)
+{
+	return now_ns() / 1000;
+}
+
+static void test_service_manager_is_told_of_a_reload(void **state)
+{
+	struct daemon *daemon = *state;
+	int fd = notify_socket(daemon);
+	unsigned long long us = 0;
+
+	start_with_config(daemon, "[mimeod]\n");
+	unsetenv("NOTIFY_SOCKET");
+	await_notice(fd, "READY=1");
+	uint64_t before = monotonic_us();
+	kill(daemon->pid, SIGHUP);
+	const char *at = strstr(await_notice(fd, "RELOADING=1"), "MONOTONIC_USEC=");
+	assert_non_null(at);
+	assert_int_equal(sscanf(at, "MONOTONIC_USEC=%llu", &us), 1);
+	assert_in_range(us, before, monotonic_us());
+	assert_non_null(strstr(await_notice(fd, "READY=1"), "STATUS=serving; the configuration was reloaded"));
+	write_config("bogus\n");
+	kill(daemon->pid, SIGHUP);
+	await_notice(fd, "RELOADING=1");
+	assert_non_null(strstr(await_notice(fd, "READY=1"), "STATUS=serving; the last reload failed"));
+	close(fd);
+	daemon_stop(daemon);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		OWN(test_check_accepts_what_a_daemon_could_serve),
 		OWN(test_check_of_a_missing_model_or_user_ends_with_1),
 		OWN(test_check_of_wrong_settings_ends_with_2_and_names_all),
+		OWN(test_reload_applies_limits_while_sessions_are_served),
+		OWN(test_reload_names_what_needs_a_restart),
+		OWN(test_bad_reload_changes_nothing_and_says_why),
+		OWN(test_limits_below_what_is_held_leave_sessions_alone),
+		OWN(test_hangup_reloads),
+		OWN(test_service_manager_is_told_of_a_reload),
 	};
 
 	watchdog(WATCHDOG_SECONDS);

@@ -23,7 +23,7 @@ static void test_signals_sent_by_mistake_end_no_daemon(void **state)
 	send_harmless(daemon);
 	assert_true(EVENTUALLY(daemon_log_has(daemon, "ready:") || !daemon_is_alive(daemon)));
 	send_harmless(daemon);
-	assert_true(EVENTUALLY(daemon_log_has(daemon, "received SIGHUP: the configuration is read at start")));
+	assert_true(EVENTUALLY(daemon_log_has(daemon, "received SIGHUP: reading the configuration")));
 	struct mimeo *m = daemon_connect(daemon, 0, 0);
 	assert_serves(m, 1);
 	mimeo_close(m);

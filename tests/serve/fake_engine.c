@@ -197,6 +197,12 @@ int engine_post_drain(struct engine *engine)
 	return 0;
 }
 
+int engine_post_weight(struct engine *engine, struct engine_port *port, uint32_t weight)
+{
+	port->weight = weight;
+	return 0;
+}
+
 int engine_post_abort(struct engine *engine, int status)
 {
 	pthread_mutex_lock(&engine->lock);
