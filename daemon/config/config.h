@@ -111,7 +111,8 @@ struct config_error {
 enum config_kind {
 	CONFIG_INTEGER,  /* uint32_t */
 	CONFIG_SIZE,     /* uint64_t, bytes */
-	CONFIG_SPIN,     /* uint32_t */
+	CONFIG_DURATION, /* uint32_t, in units of unit_us */
+	CONFIG_SPIN,     /* likewise, or forever */
 	CONFIG_CHOICE,   /* char[16] */
 	CONFIG_MODE,     /* enum graph_mode */
 	CONFIG_MASK,     /* struct mask_text */
@@ -135,6 +136,7 @@ struct config_key {
 	size_t offset;     /* in struct config */
 	size_t model_offset; /* in struct config_model */
 	uint64_t min, max; /* of numbers */
+	uint64_t unit_us;  /* of durations */
 	const char *accepted; /* "auto, naive or paged"; of an integer: appended to its range; or NULL */
 };
 
@@ -222,10 +224,8 @@ void config_print(FILE *out, const struct config_settings *settings, const struc
  * False, and nothing written, if the key does not accept it: see config_accepted. */
 bool config_store(const struct config_key *key, const char *text, struct config *config,
 	struct config_model *model);
-#define CONFIG_ACCEPTED_MAX 192
+#define CONFIG_ACCEPTED_MAX 256
 const char *config_accepted(const struct config_key *key, char *ret, size_t size);
-/* "64", "16K", "2g": bytes. -EINVAL, -ERANGE. */
-int config_parse_size(const char *text, uint64_t *ret);
 /* Copy the value of a live key. */
 void config_copy(const struct config_key *key, const struct config *from, struct config *to);
 /* The value as text, as the file would spell it. */

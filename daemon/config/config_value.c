@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "daemon/config/digits.h"
+#include "daemon/config/quantity.h"
 
 #define AT(field) .offset = offsetof(struct config, field)
 #define AT_LIVE(field) .live = true, AT(field)
@@ -95,40 +96,19 @@ const struct config_key config_keys[CONFIG_N_KEYS] = {
 		"whose exported device memory is mapped: same-uid, yes, no", CONFIG_CHOICE,
 		AT_LIVE(allow_client_ipc), .accepted = "same-uid, yes or no"},
 	{"token_us", "N", "50000", NULL,
-		"target microseconds between a request's tokens beside prompts of others; 0: none", CONFIG_INTEGER,
-		AT_LIVE(token_us), .min = 0, .max = 60000000},
+		"target microseconds between a request's tokens beside prompts of others; 0: none", CONFIG_DURATION,
+		AT_LIVE(token_us), .unit_us = 1, .min = 0, .max = 60000000},
 	{"spin_us", "N", "50", NULL,
 		"microseconds to spin before sleeping (0 below 4 CPUs), or forever", CONFIG_SPIN,
-		AT_LIVE(spin_us), .min = 0, .max = 1000000},
+		AT_LIVE(spin_us), .unit_us = 1, .min = 0, .max = 1000000},
 	{"drain_timeout_s", "N", "30", NULL, "seconds to let requests finish before the end; 0: no limit",
-		CONFIG_INTEGER, AT_LIVE(drain_timeout_s), .min = 0, .max = 86400},
+		CONFIG_DURATION, AT_LIVE(drain_timeout_s), .unit_us = 1000000, .min = 0, .max = 86400},
 	{"loop", "NAME", NULL, "auto", "event loop: auto, io_uring, epoll",
 		CONFIG_CHOICE, AT(loop), .accepted = "auto, io_uring or epoll"},
 	{"log_level", "LEVEL", "info", NULL, "error, warn, info, debug", CONFIG_LEVEL,
 		AT_LIVE(log_level), .accepted = "error, warn, info or debug"},
 };
 _Static_assert(CONFIG_SOCKET_MAX == 102 && CONFIG_FOLDER_MAX == 1024, "as config_keys says");
-
-int config_parse_size(const char *text, uint64_t *ret)
-{
-	static const char suffixes[] = "KMGT";
-	uint64_t value = 0;
-
-	int rc = digits_parse(&text, UINT64_MAX, &value);
-	if (rc < 0)
-		return rc;
-	if (*text) {
-		const char *suffix = strchr(suffixes, *text & ~0x20); /* in upper case */
-
-		if (!suffix || !*suffix || text[1])
-			return -EINVAL;
-		if (__builtin_mul_overflow(
-			    value, UINT64_C(1) << 10 * (suffix - suffixes + 1), &value))
-			return -ERANGE;
-	}
-	*ret = value;
-	return 0;
-}
 
 static bool config_value_parse_integer(const char *text, uint64_t min, uint64_t max, uint64_t *ret)
 {
@@ -235,7 +215,7 @@ static bool config_value_store_size(const struct config_key *key, const char *te
 {
 	uint64_t value = 0;
 
-	if (config_parse_size(text, &value) < 0 || value < key->min || value > key->max)
+	if (quantity_parse_size(text, &value) < 0 || value < key->min || value > key->max)
 		return false;
 	memcpy(place, &value, sizeof(value));
 	return true;
@@ -245,8 +225,10 @@ static bool config_value_store_integer(const struct config_key *key, const char 
 {
 	uint64_t value = CONFIG_SPIN_FOREVER;
 
-	if (!(key->kind == CONFIG_SPIN && strcmp(text, "forever") == 0) &&
-		!config_value_parse_integer(text, key->min, key->max, &value))
+	if (key->kind == CONFIG_INTEGER && !config_value_parse_integer(text, key->min, key->max, &value))
+		return false;
+	if (key->kind != CONFIG_INTEGER && !(key->kind == CONFIG_SPIN && strcmp(text, "forever") == 0) &&
+		(quantity_parse_duration(text, key->unit_us, &value) < 0 || value < key->min || value > key->max))
 		return false;
 	assert(value <= UINT32_MAX);
 	memcpy(place, &(uint32_t){ (uint32_t)value }, sizeof(uint32_t));
@@ -267,6 +249,7 @@ bool config_store(const struct config_key *key, const char *text, struct config 
 
 	switch (key->kind) {
 	case CONFIG_INTEGER:
+	case CONFIG_DURATION:
 	case CONFIG_SPIN:
 		return config_value_store_integer(key, text, place);
 	case CONFIG_SIZE:
@@ -316,19 +299,22 @@ const char *config_accepted(const struct config_key *key, char *ret, size_t size
 		snprintf(ret, size, "an integer from %" PRIu64 " to %" PRIu64 "%s", key->min,
 			key->max, key->accepted ? key->accepted : "");
 		break;
-	case CONFIG_SPIN:
-		snprintf(ret, size, "an integer from %" PRIu64 " to %" PRIu64 ", nor forever",
+	case CONFIG_DURATION:
+		snprintf(ret, size, "an integer from %" PRIu64 " to %" PRIu64 ", " QUANTITY_DURATION_ACCEPTED,
 			key->min, key->max);
+		break;
+	case CONFIG_SPIN:
+		snprintf(ret, size, "an integer from %" PRIu64 " to %" PRIu64 ", " QUANTITY_DURATION_ACCEPTED
+			", nor forever", key->min, key->max);
 		break;
 	case CONFIG_SIZE:
 		config_value_show_size(key->min, min, sizeof(min));
 		config_value_show_size(key->max, max, sizeof(max));
 		/* A maximum of 64 bits is not worth printing. */
 		if (key->max >= INT64_MAX)
-			snprintf(ret, size, "a size of at least %s: bytes, or with a suffix K, M, G or T", min);
+			snprintf(ret, size, "a size of at least %s: " QUANTITY_SIZE_ACCEPTED, min);
 		else
-			snprintf(ret, size, "a size from %s to %s: bytes, or with a suffix K, M, G or T",
-				min, max);
+			snprintf(ret, size, "a size from %s to %s: " QUANTITY_SIZE_ACCEPTED, min, max);
 		break;
 	case CONFIG_SIZES:
 		snprintf(ret, size,
@@ -382,9 +368,10 @@ const char *config_show(const struct config_key *key, const struct config *confi
 
 	switch (key->kind) {
 	case CONFIG_INTEGER:
+	case CONFIG_DURATION:
 	case CONFIG_SPIN:
 		snprintf(ret, size, "%" PRIu32, *(const uint32_t *)place);
-		if (key->kind == CONFIG_INTEGER || *(const uint32_t *)place != CONFIG_SPIN_FOREVER)
+		if (key->kind != CONFIG_SPIN || *(const uint32_t *)place != CONFIG_SPIN_FOREVER)
 			return ret;
 		text = "forever";
 		break;
@@ -426,6 +413,7 @@ void config_copy(const struct config_key *key, const struct config *from, struct
 	assert(key->live);
 	switch (key->kind) {
 	case CONFIG_INTEGER:
+	case CONFIG_DURATION:
 	case CONFIG_SPIN:
 		memcpy(place, source, sizeof(uint32_t));
 		break;

@@ -48,7 +48,7 @@ static void options_print_help(FILE *out, const struct option_table *table)
 	fputs("Usage: mimeod [OPTION]... --model NAME=DIR...\n\n"
 	      "Execute language models for the processes of this machine.\n\n", out);
 	command_line_print_options(out, table->options, N_OPTIONS);
-	fputs("\nSIZE is in bytes, or has a suffix K, M, G or T (powers of 1024). With [NAME=] an\n"
+	fputs("\nSIZE is in bytes, or has a unit: G or GiB (2^30), GB (10^9). With [NAME=] an\n"
 	      "option is for one model, without it for all. A variable of the environment is\n"
 	      "for all: MIMEO_KV_PAGES is --kv-pages. See mimeod(8) and mimeod.conf(5).\n", out);
 }

@@ -12,7 +12,7 @@
 #include <mimeo/mimeo.h>
 
 #include "daemon/config/command_line.h"
-#include "daemon/config/digits.h"
+#include "daemon/config/quantity.h"
 #include "daemon/output/log.h"
 
 #define KIB (UINT64_C(1) << 10)
@@ -103,23 +103,15 @@ static void http_options_store(struct http_options *options, const struct http_o
 		memcpy((char *)options + number->offset, &value, sizeof(value));
 }
 
-/* "64M": digits and K, M or G. */
 static int http_options_take_number(struct http_options *options, enum http_option option, const char *text)
 {
 	const struct http_options_number *number = &http_options_numbers[option];
-	static const char units[] = "KMG";
-	const char *at = text;
-	uint64_t value = 0;
+	uint64_t value;
 
-	int rc = digits_parse(&at, UINT64_MAX, &value);
-	const char *unit = *at ? strchr(units, *at) : NULL;
-	if (rc == 0 && unit && __builtin_mul_overflow(value, UINT64_C(1) << 10 * (unit - units + 1), &value))
-		rc = -ERANGE;
-	if (unit)
-		at++;
-	if (rc < 0 || *at || value < number->least || value > number->most)
+	if (quantity_parse_size(text, &value) < 0 || value < number->least || value > number->most)
 		return http_options_complain("--%s: '%s' is not an integer from %llu to %llu",
-			http_options_table[option].name, text, (unsigned long long)number->least, (unsigned long long)number->most);
+			http_options_table[option].name, text, (unsigned long long)number->least,
+			(unsigned long long)number->most);
 	http_options_store(options, number, value);
 	return HTTP_OK;
 }
