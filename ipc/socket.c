@@ -289,6 +289,12 @@ static int socket_bind_and_listen(int fd, const char *path, const struct sockadd
 	return 0;
 }
 
+int socket_lock_passed(const char *path, int *ret_lock_fd)
+{
+	*ret_lock_fd = socket_lock_take(path);
+	return *ret_lock_fd < 0 ? *ret_lock_fd : 0;
+}
+
 int socket_lock(const char *path, int *ret_lock_fd)
 {
 	struct sockaddr_un address;

@@ -36,6 +36,8 @@ int socket_folder_make(const char *path);
  * if the path is another kind of file, which is not changed; -ENOENT if the directory is missing. The lock is
  * held until socket_unlock or the end of the process. */
 int socket_lock(const char *path, int *ret_lock_fd);
+/* The same for a socket that listens already, because a service manager passed it: it is left alone. */
+int socket_lock_passed(const char *path, int *ret_lock_fd);
 /* The process that holds or held the lock, as it wrote it into the file; 0: unknown. */
 pid_t socket_lock_owner(const char *path);
 /* With the lock held, bind and listen, mode 0660. The listening fd (close-on-exec, nonblocking), or -errno

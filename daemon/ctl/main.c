@@ -407,7 +407,7 @@ static void main_await_hang_up(int fd)
 }
 
 /* Wait for the result, and then for the end of the daemon's process: only then are its sockets free for
- * another. Where the kernel gives no pidfd, the hang-up has to suffice. */
+ * another. Where there is no pidfd, the hang-up has to suffice. */
 static int main_await_end(int fd, int pidfd, struct answer **ret)
 {
 	int rc = main_await_result(fd, ret);
@@ -422,14 +422,26 @@ static int main_await_end(int fd, int pidfd, struct answer **ret)
 	return rc;
 }
 
+/* The daemon's process, or -1: a socket that a service manager made has the manager as its peer. 0: the daemon is of a
+ * version that takes no such sockets. */
+static int main_open_daemon(int fd, uint64_t pid)
+{
+	struct socket_peer peer = {.pidfd = -1};
+
+	if (socket_peer(fd, &peer) < 0)
+		return -1;
+	if (pid == 0 || (uint64_t)peer.pid == pid)
+		return peer.pidfd;
+	cleanup_close(&peer.pidfd);
+	return -1;
+}
+
 static int main_drain(const struct main_settings *options, int fd, const struct answer *answer)
 {
 	CLEANUP(cleanup_answer) struct answer *result = NULL;
-	struct socket_peer peer = {.pidfd = -1};
 	bool json = options->form == TABLE_AS_JSON;
 
-	(void)socket_peer(fd, &peer);
-	CLEANUP(cleanup_close) int pidfd = peer.pidfd;
+	CLEANUP(cleanup_close) int pidfd = main_open_daemon(fd, answer_count(answer, 0, "pid", 0));
 	if (!json)
 		puts(answer->text);
 	fflush(stdout);

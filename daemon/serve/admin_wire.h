@@ -11,9 +11,8 @@
  *	{"op": "capture"|"drop", "model": name, "graph": name|"all"|"idle"}
  *
  * (without "model": all models; a graph's name is the one in "graphs"; "idle" with drop only, and for all
- * models). "capture" and "drop" have no rows: "graphs" shows the result, and "reload" has
- * none. A reply is one message or several,
- * each a map of exactly
+ * models). "capture", "drop" and "reload" have no rows; "graphs" shows the result of the first two. A reply is one
+ * message or several, each a map of exactly
  *
  *	{"status": integer, "text": string, "more": boolean, "rows": [{key: value, ...}, ...]}
  *
@@ -22,8 +21,8 @@
  * strings in a fixed order; values are strings, unsigned integers or floats. A connection carries any number
  * of requests, one at a time: a request that arrives before the last reply has been sent closes it.
  *
- * "drain" has two replies: one at once, and one without rows with the result, before the daemon closes the
- * connection. Other requests may come in between.
+ * "drain" has two replies: one at once, with a row {"pid": number}, and one without rows with the result, before
+ * the daemon closes the connection. Other requests may come in between.
  */
 
 #include "ipc/msg.h"

@@ -178,12 +178,14 @@ int loading_new(const struct loading_options *options, struct loading **ret)
 	if (!loading)
 		return -ENOMEM;
 	loading->options = *options;
-	loading->clients.fd = loading->operators.fd = loading->stop = -1;
+	loading->clients = options->clients;
+	loading->operators = options->operators;
+	loading->stop = -1;
 	loading->since_ns = clock_ns();
-	int rc = serve_listener_bind(&loading->operators, options->admin_socket);
+	int rc = loading->operators.fd < 0 ? serve_listener_bind(&loading->operators, options->admin_socket) : 0;
 	if (rc < 0)
 		return rc;
-	rc = serve_listener_bind(&loading->clients, options->socket);
+	rc = loading->clients.fd < 0 ? serve_listener_bind(&loading->clients, options->socket) : 0;
 	if (rc < 0)
 		return rc;
 	rc = loading_start(loading);

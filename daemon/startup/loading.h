@@ -16,6 +16,8 @@ struct loading_options {
 	const char *socket, *admin_socket; /* their locks are held; outlive the loading */
 	const char *device;
 	uint32_t n_models;
+	/* Sockets that were passed; fd -1: it is bound. Taken over, whatever loading_new returns. */
+	struct serve_listener clients, operators;
 };
 
 /* 0 or -errno. */

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/startup/activation.h"
 #include "daemon/startup/interrupt.h"
 #include "daemon/startup/loading.h"
 #include "daemon/output/log.h"
@@ -32,6 +33,7 @@ struct startup {
 	const struct config *config;
 	char socket[SOCKET_PATH_MAX], admin_socket[SOCKET_PATH_MAX];
 	int lock_fd, admin_lock_fd;
+	struct serve_listener clients, operators; /* passed to the daemon; loading takes them over */
 	struct device *device;
 	struct device_info info;
 	struct startup_model models[CONFIG_MODELS_MAX];
@@ -64,9 +66,9 @@ static bool startup_refuse_foreign_lock(const char *path, struct startup_error *
 	return true;
 }
 
-static int startup_lock_socket(const char *path, int *ret_fd, struct startup_error *error)
+static int startup_lock_socket(const char *path, bool passed, int *ret_fd, struct startup_error *error)
 {
-	int rc = socket_lock(path, ret_fd);
+	int rc = passed ? socket_lock_passed(path, ret_fd) : socket_lock(path, ret_fd);
 
 	if ((rc == -EACCES || rc == -EPERM) && startup_refuse_foreign_lock(path, error))
 		return rc;
@@ -105,10 +107,13 @@ static int startup_lock_sockets(struct startup *startup, struct startup_error *e
 	if (rc < 0)
 		return startup_refuse(error, rc, "%s: its directory cannot be created: %s",
 			startup->socket, strerror(-rc));
-	rc = startup_lock_socket(startup->socket, &startup->lock_fd, error);
+	rc = activation_take(startup->socket, startup->admin_socket, &startup->clients, &startup->operators, error);
 	if (rc < 0)
 		return rc;
-	return startup_lock_socket(startup->admin_socket, &startup->admin_lock_fd, error);
+	rc = startup_lock_socket(startup->socket, startup->clients.fd >= 0, &startup->lock_fd, error);
+	if (rc < 0)
+		return rc;
+	return startup_lock_socket(startup->admin_socket, startup->operators.fd >= 0, &startup->admin_lock_fd, error);
 }
 
 /* A session needs five descriptors; the soft limit is often 1024. */
@@ -283,6 +288,8 @@ static int startup_bind(struct startup *startup, struct startup_error *error)
 		.admin_socket = startup->admin_socket,
 		.device = startup->info.name,
 		.n_models = startup->config->n_models,
+		.clients = startup->clients,
+		.operators = startup->operators,
 	};
 
 	int rc = loading_new(&options, &startup->loading);

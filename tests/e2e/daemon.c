@@ -110,6 +110,22 @@ static void forget_pass_rights(void)
 	}
 }
 
+/* In the child: as descriptors 3 and up, and none behind. */
+static void pass_sockets(const struct daemon *daemon)
+{
+	int copies[2];
+	char text[16];
+
+	for (unsigned i = 0; i < daemon->n_passed; i++)
+		copies[i] = fcntl(daemon->passed[i], F_DUPFD, 64);
+	for (unsigned i = 0; i < daemon->n_passed; i++)
+		dup2(copies[i], STDERR_FILENO + 1 + (int)i);
+	snprintf(text, sizeof(text), "%u", daemon->n_passed);
+	setenv("LISTEN_FDS", text, 1);
+	snprintf(text, sizeof(text), "%d", (int)getpid());
+	setenv("LISTEN_PID", text, 1);
+}
+
 void daemon_launch(struct daemon *daemon)
 {
 	assert_int_equal(daemon->pid, 0);
@@ -120,7 +136,9 @@ void daemon_launch(struct daemon *daemon)
 	dup2(log, STDOUT_FILENO);
 	dup2(log, STDERR_FILENO);
 	/* Connections of the test's own stay the test's. */
-	close_range(STDERR_FILENO + 1, ~0u, 0);
+	if (daemon->n_passed)
+		pass_sockets(daemon);
+	close_range(STDERR_FILENO + 1 + daemon->n_passed, ~0u, 0);
 	if (daemon->takes_rights)
 		forget_pass_rights();
 	execv(daemon->argv[0], (char *const *)(uintptr_t)daemon->argv);

@@ -31,6 +31,8 @@ struct daemon {
 	unsigned argc;
 	pid_t pid; /* 0: not running */
 	int admin; /* connection to the operators' socket, -1: none yet */
+	unsigned n_passed; /* listening sockets, as of a service manager */
+	int passed[2];     /* stay the test's */
 	bool takes_rights; /* as on kernels before 6.16, where any process may send descriptors */
 };
 

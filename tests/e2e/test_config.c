@@ -248,6 +248,75 @@ static void test_service_manager_is_told_of_a_reload(void **state)
 	daemon_stop(daemon);
 }
 
+/* As a socket unit does. */
+static int listen_at(const char *path)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+	assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+	assert_int_equal(listen(fd, SOMAXCONN), 0);
+	return fd;
+}
+
+static void pass_both(struct daemon *daemon)
+{
+	char admin[128];
+
+	snprintf(admin, sizeof(admin), "%s/m-admin.sock", daemon->folder);
+	daemon->passed[0] = listen_at(admin);
+	daemon->passed[1] = listen_at(daemon->socket);
+	daemon->n_passed = 2;
+}
+
+static void test_sockets_of_a_service_manager_are_served_and_stay(void **state)
+{
+	struct daemon *daemon = *state;
+
+	pass_both(daemon);
+	for (int i = 0; i < 2; i++) { /* the second one takes the place of the first */
+		daemon_launch(daemon);
+		struct mimeo *m = daemon_connect(daemon, 0, 0);
+		assert_serves(m, 3);
+		mimeo_close(m);
+		daemon_stop(daemon);
+		assert_int_equal(access(daemon->socket, F_OK), 0);
+	}
+	close(daemon->passed[0]);
+	close(daemon->passed[1]);
+}
+
+/* The peer of its connection is who made the socket, which does not end. */
+static void test_drain_of_an_activated_daemon_ends_with_it(void **state)
+{
+	static struct program_output output;
+	struct daemon *daemon = *state;
+
+	pass_both(daemon);
+	daemon_start(daemon);
+	const char *const argv[] = {build_path("daemon/mimeoctl"), "--socket", daemon->socket, "drain", NULL};
+	program_run(argv, &output);
+	assert_int_equal(output.status, 0);
+	assert_non_null(strstr(output.text, "drained: the daemon has exited"));
+	assert_int_equal(daemon_wait(daemon), 0);
+	close(daemon->passed[0]);
+	close(daemon->passed[1]);
+}
+
+static void test_socket_of_another_path_is_refused(void **state)
+{
+	struct daemon *daemon = *state;
+	char other[128];
+
+	snprintf(other, sizeof(other), "%s/other.sock", daemon->folder);
+	daemon->passed[0] = listen_at(other);
+	daemon->n_passed = 1;
+	ASSERT_REFUSES(daemon, EXIT_ERROR, "descriptor 3 of the service manager is not a socket that listens at",
+		daemon->socket);
+	close(daemon->passed[0]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -260,6 +329,9 @@ int main(void)
 		OWN(test_limits_below_what_is_held_leave_sessions_alone),
 		OWN(test_hangup_reloads),
 		OWN(test_service_manager_is_told_of_a_reload),
+		OWN(test_sockets_of_a_service_manager_are_served_and_stay),
+		OWN(test_drain_of_an_activated_daemon_ends_with_it),
+		OWN(test_socket_of_another_path_is_refused),
 	};
 
 	watchdog(WATCHDOG_SECONDS);
