@@ -182,6 +182,8 @@ struct engine_tuning {
 	uint32_t token_us, spin_us;
 };
 int engine_post_tuning(struct engine *engine, const struct engine_tuning *tuning);
+/* The next turn adds one to engine_stats.n_pings. */
+int engine_post_ping(struct engine *engine);
 /* The weight of the user whose session it is, in place of port->weight. */
 int engine_post_weight(struct engine *engine, struct engine_port *port, uint32_t weight);
 
@@ -225,6 +227,7 @@ struct engine_stats {
 	_Atomic uint64_t work_ns; /* of turns that launched a step or read one: the engine's own time */
 	/* Captures while serving: their turns on the engine, and the longest gap that one caused. */
 	_Atomic uint64_t n_late_captures, late_capture_ns, late_gap_ns;
+	_Atomic uint64_t n_pings; /* of engine_post_ping, seen by a turn */
 	_Atomic uint32_t n_graph_orders; /* posted, not yet carried out */
 	_Atomic uint32_t n_in_lane; /* steps launched whose end was not seen */
 	_Atomic uint32_t n_sessions, n_sequences, n_running, n_waiting, n_slots_free;

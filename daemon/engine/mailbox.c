@@ -23,6 +23,7 @@ enum command_kind {
 	COMMAND_RELIEVE,
 	COMMAND_TUNING,
 	COMMAND_WEIGHT,
+	COMMAND_PING,
 };
 
 struct command {
@@ -145,6 +146,11 @@ int engine_post_weight(struct engine *engine, struct engine_port *port, uint32_t
 	return mailbox_post(engine, (struct command){.kind = COMMAND_WEIGHT, .port = port, .weight = weight});
 }
 
+int engine_post_ping(struct engine *engine)
+{
+	return mailbox_post(engine, (struct command){.kind = COMMAND_PING});
+}
+
 /* The doorbell's only work is to end the wait. */
 static void mailbox_on_doorbell(void *userdata, struct loop_source *source, uint32_t events)
 {
@@ -215,6 +221,9 @@ static void mailbox_handle(struct engine *engine, struct command *command)
 		break;
 	case COMMAND_WEIGHT:
 		share_weigh(command->port->engine_private, command->weight);
+		break;
+	case COMMAND_PING:
+		counter_add(&engine->stats.n_pings, 1);
 		break;
 	}
 }

@@ -31,6 +31,18 @@ void notify_stopping(void)
 	sd_notify(0, "STOPPING=1");
 }
 
+uint64_t notify_watchdog_us(void)
+{
+	uint64_t us = 0;
+
+	return sd_watchdog_enabled(0, &us) > 0 ? us : 0;
+}
+
+void notify_alive(void)
+{
+	sd_notify(0, "WATCHDOG=1");
+}
+
 #else
 
 void notify_reloading(void)
@@ -46,6 +58,15 @@ void notify_status(const char *status)
 }
 
 void notify_stopping(void)
+{
+}
+
+uint64_t notify_watchdog_us(void)
+{
+	return 0;
+}
+
+void notify_alive(void)
 {
 }
 

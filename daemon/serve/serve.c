@@ -26,6 +26,7 @@
 #include "daemon/serve/receive.h"
 #include "daemon/serve/reload.h"
 #include "daemon/serve/session.h"
+#include "daemon/serve/watchdog.h"
 #include "ipc/cleanup.h"
 
 #define HANDSHAKE_TIMEOUT_MS 5000u
@@ -237,7 +238,8 @@ static int serve_add_sources(struct serve *serve)
 		if (rc < 0)
 			return rc;
 	}
-	return loop_add_timer(serve->loop, tick, serve_on_tick, serve, &serve->timer);
+	rc = loop_add_timer(serve->loop, tick, serve_on_tick, serve, &serve->timer);
+	return rc < 0 ? rc : watchdog_start(serve);
 }
 
 /* What serve_free releases. 0 or -errno. */
@@ -349,6 +351,7 @@ void serve_free(struct serve *serve)
 		loop_remove(serve->loop, serve->report_source);
 		loop_remove(serve->loop, serve->builder_source);
 		loop_remove(serve->loop, serve->timer);
+		loop_remove(serve->loop, serve->watchdog);
 		loop_remove(serve->loop, serve->drain_timer);
 		loop_free(serve->loop);
 	}

@@ -28,7 +28,8 @@ struct serve {
 	char socket[SOCKET_PATH_MAX], admin_socket[SOCKET_PATH_MAX];
 	struct loop *loop;
 	struct loop_source *listener_source, *admin_source, *report_source, *timer, *drain_timer;
-	struct loop_source *builder_source;
+	struct loop_source *builder_source, *watchdog;
+	uint64_t n_pings; /* posted for the watchdog */
 	struct serve_listener clients, operators_socket;
 	struct closer *closer;
 	struct life *life;

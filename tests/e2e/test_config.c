@@ -248,6 +248,22 @@ static void test_service_manager_is_told_of_a_reload(void **state)
 	daemon_stop(daemon);
 }
 
+/* Without work, too: the engine sleeps then. */
+static void test_watchdog_of_an_idle_daemon_is_fed(void **state)
+{
+	struct daemon *daemon = *state;
+	int fd = notify_socket(daemon);
+
+	setenv("WATCHDOG_USEC", "20000", 1);
+	daemon_start(daemon);
+	unsetenv("WATCHDOG_USEC");
+	unsetenv("NOTIFY_SOCKET");
+	for (int i = 0; i < 10; i++)
+		await_notice(fd, "WATCHDOG=1");
+	close(fd);
+	daemon_stop(daemon);
+}
+
 /* As a socket unit does. */
 static int listen_at(const char *path)
 {
@@ -329,6 +345,7 @@ int main(void)
 		OWN(test_limits_below_what_is_held_leave_sessions_alone),
 		OWN(test_hangup_reloads),
 		OWN(test_service_manager_is_told_of_a_reload),
+		OWN(test_watchdog_of_an_idle_daemon_is_fed),
 		OWN(test_sockets_of_a_service_manager_are_served_and_stay),
 		OWN(test_drain_of_an_activated_daemon_ends_with_it),
 		OWN(test_socket_of_another_path_is_refused),

@@ -25,6 +25,7 @@ struct engine {
 	unsigned n_orders;
 	uint32_t n_models, n_graphs, n_draft_graphs;
 	bool has_verified_none;
+	atomic_bool hangs;
 	struct engine_stats stats;
 	struct model model;
 	struct mode_resolution mode;
@@ -194,6 +195,18 @@ int engine_post_drain(struct engine *engine)
 	engine->draining = true;
 	if (atomic_load(&engine->stats.n_running) == 0)
 		fake_engine_report(engine, ENGINE_DRAINED, NULL, "");
+	return 0;
+}
+
+void fake_engine_hang(struct engine *engine)
+{
+	atomic_store(&engine->hangs, true);
+}
+
+int engine_post_ping(struct engine *engine)
+{
+	if (!atomic_load(&engine->hangs))
+		atomic_fetch_add(&engine->stats.n_pings, 1);
 	return 0;
 }
 

@@ -38,6 +38,8 @@ int fake_engine_aborted_with(struct engine *engine); /* 0: not */
 unsigned fake_engine_orders(struct engine *engine, struct engine_graphs_order *ret_last);
 /* As when the engine has seen that the device is lost, before it reports so. */
 void fake_engine_set_device_condition(struct engine *engine, int condition);
+/* Its thread takes no turns: pings stay without an answer. */
+void fake_engine_hang(struct engine *engine);
 void fake_engine_set_in_flight(struct engine *engine, uint32_t n); /* no DRAINED until aborted */
 
 #endif
