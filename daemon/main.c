@@ -4,11 +4,22 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "build-config.h"
 #include "daemon/startup/interrupt.h"
 #include "daemon/output/log.h"
 #include "daemon/config/options.h"
 #include "daemon/startup/startup.h"
 #include "daemon/startup/startup_check.h"
+
+static void main_announce(const struct config *config)
+{
+	if (config->n_files > 0)
+		log_info("mimeod %s, configuration: %u file%s, of %s and %s.d/*.conf", MIMEO_VERSION, config->n_files,
+			config->n_files == 1 ? "" : "s", config->file, config->file);
+	else
+		log_info("mimeod %s, configuration: no file", MIMEO_VERSION);
+	config_describe(config);
+}
 
 static int main_serve(const struct config *config, int argc, char **argv)
 {
@@ -21,7 +32,7 @@ static int main_serve(const struct config *config, int argc, char **argv)
 		log_error("cannot start a thread");
 		return MIMEOD_EXIT_ERROR;
 	}
-	config_describe(config);
+	main_announce(config);
 	if (startup_new(config, &startup, &error) < 0) {
 		log_error("%s", error.text);
 		return MIMEOD_EXIT_ERROR;

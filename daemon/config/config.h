@@ -97,7 +97,8 @@ struct config {
 	uint32_t spin_us; /* CONFIG_SPIN_FOREVER: never sleep */
 	uint32_t drain_timeout_s; /* 0: no limit */
 	enum log_level log_level;
-	uint32_t n_files; /* of which it was read */
+	char file[CONFIG_FOLDER_MAX]; /* the main one, which may be missing; "": there is none. Cut if it is longer */
+	uint32_t n_files;             /* that were read, with fragments */
 };
 
 #define CONFIG_SENTENCE_MAX 1024 /* bytes, with terminator */
@@ -212,7 +213,7 @@ int config_parse_memory(struct config_settings *settings, const char *name, cons
 int config_resolve(const struct config_settings *settings, struct config *ret,
 	struct config_error *error);
 void config_deinit(struct config *config);
-/* One line about the files, and one debug line a setting. */
+/* One debug line a setting. */
 void config_describe(const struct config *config);
 
 /* All values, each with its origin, as a file that has the same effect (config_print.c). */

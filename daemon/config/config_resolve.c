@@ -236,7 +236,6 @@ void config_describe(const struct config *config)
 {
 	char value[1024];
 
-	log_info("configuration: %u file%s read", config->n_files, config->n_files == 1 ? "" : "s");
 	for (int i = 0; i < CONFIG_N_KEYS; i++) {
 		const struct config_key *key = &config_keys[i];
 

@@ -167,14 +167,15 @@ int options_parse(int argc, char **argv, const char *default_config, FILE *out, 
 {
 	CLEANUP(config_settings_deinit) struct config_settings settings = { 0 };
 	struct options_own own = {0};
+	const char *file;
 
 	*error = (struct config_error){0};
 	int rc = options_scan(argc, argv, out, NULL, &own, error);
 	if (rc != 0)
 		return rc;
-	if (own.config_file || default_config) {
-		rc = config_parse_files(&settings, own.config_file ? own.config_file : default_config,
-			own.config_file != NULL, error);
+	file = own.config_file ? own.config_file : default_config;
+	if (file) {
+		rc = config_parse_files(&settings, file, own.config_file != NULL, error);
 		if (rc == -ENOMEM)
 			return rc;
 	}
@@ -185,8 +186,11 @@ int options_parse(int argc, char **argv, const char *default_config, FILE *out, 
 	if (rc < 0)
 		return rc;
 	rc = config_resolve(&settings, ret, error);
-	if (rc < 0 || !own.check)
+	if (rc < 0)
 		return rc;
+	snprintf(ret->file, sizeof(ret->file), "%s", file ? file : "");
+	if (!own.check)
+		return 0;
 	config_print(out, &settings, ret);
 	return OPTIONS_CHECK;
 }

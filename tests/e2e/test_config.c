@@ -106,6 +106,8 @@ static void test_reload_applies_limits_while_sessions_are_served(void **state)
 	struct daemon *daemon = *state;
 
 	start_with_config(daemon, "[mimeod]\nmax_arena_bytes = 64K\n");
+	assert_true(daemon_log_has(daemon, ", configuration: 1 file, of "));
+	assert_true(daemon_log_has(daemon, config_path));
 	struct mimeo *m = daemon_connect(daemon, 0, 64 << 10);
 	assert_int_equal(connect_with_arena(daemon, 1 << 20), MIMEO_E_INVALID);
 	write_config("[mimeod]\nmax_arena_bytes = 1M\nweights = 0:3\nspin_us = 0\ntoken_us = 70000\n");
