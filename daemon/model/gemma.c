@@ -7,12 +7,12 @@
 
 #include "daemon/model/pass.h"
 
-/* normed = down(gelu(gate normed) * (up normed)) */
+/* normed = down(gelu(gate x) * (up x)), x = norm(residual) */
 static void gemma_mlp(struct pass *p, const struct model_layer *l)
 {
 	const struct weight none = {0};
 
-	pass_gemm(p, p->b->normed, &l->gate_up, &none, p->b->gate_up);
+	pass_norm_gemm(p, &l->pre_feed_norm, l->post_order, &l->gate_up, &none, p->b->gate_up);
 	PASS_OP(p, silu_mul,
 		.gate_up = p->b->gate_up,
 		.out = p->b->activated,
@@ -27,12 +27,10 @@ void gemma_layer(struct pass *p, uint32_t layer)
 	const struct model_layer *l = &p->model->layers[layer];
 
 	pass_begin_layer(p, layer);
-	pass_norm_residual(p, &l->input_norm);
-	pass_gemm(p, p->b->normed, &l->qkv, &l->qkv_bias, p->b->qkv);
+	pass_norm_gemm(p, &l->input_norm, l->input_order, &l->qkv, &l->qkv_bias, p->b->qkv);
 	llama_attend(p, layer);
 	pass_gemm(p, p->b->attention, &l->o, &l->o_bias, p->b->normed);
 	pass_add_norm(p, p->b->normed, &l->post_norm);
-	pass_norm_residual(p, &l->pre_feed_norm);
 	gemma_mlp(p, l);
 	pass_add_norm(p, p->b->normed, &l->post_feed_norm);
 }
