@@ -148,6 +148,7 @@ enum ring_detail {
 	RING_DETAIL_POSITIONS = 32,   /* [row, tokens, most possible] too many results for an event, of tokens that
 	                                 one step must compute */
 	RING_DETAIL_HEAD = 33,        /* the model has no head: no tokens, logits or log-probabilities */
+	RING_DETAIL_OPERATOR = 34,    /* an operator cancelled it */
 };
 
 /* Of what a user or a session may have a limited amount. */

@@ -111,6 +111,7 @@ static const char *const message_formats[] = {
 				  "more than the %d that go into an event: name a device buffer for them",
 	[RING_DETAIL_HEAD] = "the model's files have no head: it gives hidden states (embeddings) alone, no tokens, "
 			     "logits or log-probabilities",
+	[RING_DETAIL_OPERATOR] = "an operator of the daemon cancelled the request",
 	[RING_DETAIL_NO_TOKEN] = "allowed, bias and min_tokens ban every token of the vocabulary",
 };
 

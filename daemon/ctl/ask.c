@@ -31,13 +31,17 @@ int ask_send(int fd, const struct ask *ask)
 
 	msgpack_sbuffer_init(&buffer);
 	msgpack_packer_init(&packer, &buffer, msgpack_sbuffer_write);
-	msgpack_pack_map(&packer, 1 + ask->has_session + !!ask->model + !!ask->graph);
+	msgpack_pack_map(&packer, 1 + ask->has_session + ask->has_request + !!ask->model + !!ask->graph);
 	ask_pack_pair(&packer, ADMIN_OP, ask->op);
 	ask_pack_pair(&packer, ADMIN_MODEL, ask->model);
 	ask_pack_pair(&packer, ADMIN_GRAPH, ask->graph);
 	if (ask->has_session) {
 		ask_pack_text(&packer, ADMIN_SESSION);
 		msgpack_pack_uint64(&packer, ask->session);
+	}
+	if (ask->has_request) {
+		ask_pack_text(&packer, ADMIN_REQUEST);
+		msgpack_pack_uint64(&packer, ask->request);
 	}
 	return socket_send(fd, buffer.data, buffer.size, NULL, 0);
 }

@@ -24,11 +24,11 @@ struct answer {
 	size_t n_messages;
 };
 
-/* A request; without the keys that are NULL, or the session if has_session is false. */
+/* A request; without the keys that are NULL, or the numbers that it has not. */
 struct ask {
 	const char *op, *model, *graph;
-	uint64_t session;
-	bool has_session;
+	uint64_t session, request;
+	bool has_session, has_request;
 };
 
 /* Blocking. 0 or -errno. */

@@ -2,6 +2,9 @@
 #include "daemon/ctl/listing.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <pwd.h>
+#include <stdio.h>
 #include <string.h>
 
 static const struct table_column status_columns[] = {
@@ -71,6 +74,29 @@ static const struct table_column sessions_columns[] = {
 	{"arena_bytes", "ARENA", TABLE_BYTES, .wide = true},
 	{"buffers", "BUFFERS", TABLE_COUNT, .wide = true},
 	{"buffer_bytes", "IN BUFFERS", TABLE_BYTES, .wide = true},
+};
+
+static const struct table_column requests_columns[] = {
+	{"id", "ID", TABLE_COUNT},
+	{"op", "OP", TABLE_TEXT, .wide = true},
+	{"model", "MODEL", TABLE_TEXT, .cut = true},
+	{"user", "USER", TABLE_TEXT, .cut = true},
+	{"uid", NULL, TABLE_COUNT},
+	{"session", "SESSION", TABLE_COUNT},
+	{"pid", "PID", TABLE_COUNT, .wide = true},
+	{"client", "CLIENT", TABLE_TEXT, .wide = true},
+	{"class", "CLASS", TABLE_TEXT, .cut = true, .usual = "normal"},
+	{"state", "STATE", TABLE_TEXT},
+	{"rows", "ROWS", TABLE_COUNT, .wide = true},
+	{"sequence", "SEQUENCE", TABLE_COUNT, .wide = true},
+	{"prompt_tokens", "PROMPT", TABLE_COUNT},
+	{"computed_tokens", "COMPUTED", TABLE_COUNT, .wide = true},
+	{"cached_tokens", "CACHED", TABLE_COUNT, .wide = true},
+	{"tokens", "TOKENS", TABLE_COUNT},
+	{"max_tokens", "MAX TOKENS", TABLE_COUNT, .wide = true},
+	{"age_s", "AGE", TABLE_SECONDS},
+	{"wait_s", "WAIT", TABLE_SECONDS, .wide = true},
+	{"deadline_s", "DEADLINE", TABLE_SECONDS, .usual = ""},
 };
 
 static const struct table_column models_columns[] = {
@@ -150,21 +176,22 @@ static const struct table_column metrics_columns[] = {
 	{"value", "VALUE", TABLE_NUMBER},
 };
 
-#define LISTING(name, list_flags)                                                                  \
+#define LISTING(name, ...)                                                                         \
 	{                                                                                          \
 		.op = #name, .columns = name##_columns,                                            \
 		.n_columns = sizeof(name##_columns) / sizeof(name##_columns[0]),                   \
-		.flags = (list_flags)                                                              \
+		__VA_ARGS__                                                                        \
 	}
 
 static const struct listing listings[] = {
-	LISTING(status, TABLE_RECORD),
-	LISTING(sessions, TABLE_NARROW),
-	LISTING(models, TABLE_NARROW),
-	LISTING(graphs, TABLE_NARROW),
-	LISTING(metrics, 0),
+	LISTING(status, .flags = TABLE_RECORD),
+	LISTING(sessions, .flags = TABLE_NARROW, .none = "no sessions"),
+	LISTING(requests, .flags = TABLE_NARROW, .none = "no requests"),
+	LISTING(models, .flags = TABLE_NARROW),
+	LISTING(graphs, .flags = TABLE_NARROW),
+	LISTING(metrics, .flags = 0),
 };
-static const struct listing listing_drafts = LISTING(drafts, TABLE_NARROW);
+static const struct listing listing_drafts = LISTING(drafts, .flags = TABLE_NARROW);
 
 const struct listing *listing_find(const char *op)
 {
@@ -202,12 +229,28 @@ static bool listing_is_of_model(const struct answer *answer, size_t row, const c
 	return !model || strcmp(answer_text(answer, row, "model", name, sizeof(name)), model) == 0;
 }
 
+/* The daemon sends numbers of users: names may come from a network, which it must not wait for. */
+static void listing_fill_user(struct table *table, const struct answer *answer, size_t row)
+{
+	const uint64_t uid = answer_count(answer, row, "uid", UINT64_MAX);
+	const struct passwd *user = uid <= UINT32_MAX ? getpwuid((uid_t)uid) : NULL;
+	char number[24];
+
+	snprintf(number, sizeof(number), "%" PRIu64, uid);
+	if (uid <= UINT32_MAX)
+		table_set_text(table, "user", user ? user->pw_name : number);
+}
+
 static void listing_fill_row(struct table *table, const struct listing *listing,
 	const struct answer *answer, size_t row)
 {
 	table_row(table);
-	for (size_t i = 0; i < listing->n_columns; i++)
-		listing_fill_cell(table, &listing->columns[i], answer, row);
+	for (size_t i = 0; i < listing->n_columns; i++) {
+		if (strcmp(listing->columns[i].key, "user") == 0)
+			listing_fill_user(table, answer, row);
+		else
+			listing_fill_cell(table, &listing->columns[i], answer, row);
+	}
 }
 
 /* The draft model's architecture is shortened to its distinguishing part, "Eagle3". Before the first
@@ -297,10 +340,27 @@ int listing_print(const struct listing *listing, const struct answer *answer, co
 		if (listing_is_of_model(answer, row, model))
 			listing_fill_row(table, listing, answer, row);
 	}
-	if (listing->columns == sessions_columns && answer->n_rows == 0 && form != TABLE_AS_JSON)
-		return listing_print_text("no sessions", file, form);
+	if (listing->none && answer->n_rows == 0 && form != TABLE_AS_JSON)
+		return listing_print_text(listing->none, file, form);
 	rc = table_print(table, file, form);
 	if (rc < 0 || form != TABLE_AS_TEXT || listing->columns != models_columns)
 		return rc;
 	return listing_print_drafts(answer, file);
+}
+
+int listing_print_one(const struct listing *listing, const struct answer *answer, uint64_t id, FILE *file,
+	enum table_form form)
+{
+	CLEANUP(cleanup_table) struct table *table = NULL;
+	size_t row = 0;
+
+	while (row < answer->n_rows && answer_count(answer, row, "id", UINT64_MAX) != id)
+		row++;
+	if (row == answer->n_rows)
+		return -ENOENT;
+	int rc = table_new(&table, listing->columns, listing->n_columns, TABLE_RECORD);
+	if (rc < 0)
+		return rc;
+	listing_fill_row(table, listing, answer, row);
+	return table_print(table, file, form == TABLE_AS_TEXT ? TABLE_AS_WIDE_TEXT : form);
 }

@@ -12,13 +12,17 @@ struct listing {
 	const struct table_column *columns;
 	size_t n_columns;
 	unsigned flags;
+	const char *none; /* said where there are no rows; NULL: nothing is */
 };
 
-/* "status", "sessions", "models", "graphs", "metrics"; NULL. */
+/* By the operation; NULL: its answers have no rows. */
 const struct listing *listing_find(const char *op);
 /* model NULL: all rows; else those whose "model" it is. 0 or -errno. */
 int listing_print(const struct listing *listing, const struct answer *answer, const char *model,
 	FILE *file, enum table_form form);
+/* The row of that "id" alone, with all columns. -ENOENT: there is none. */
+int listing_print_one(const struct listing *listing, const struct answer *answer, uint64_t id, FILE *file,
+	enum table_form form);
 /* Text and a line end; TABLE_AS_TEXT: a line of more than 80 columns is continued, indented, on the next. 0 or
  * -errno. */
 int listing_print_text(const char *text, FILE *file, enum table_form form);

@@ -30,6 +30,8 @@ struct main_settings {
 	enum table_form form;
 	struct ask ask;
 	char graph[2 * GRAPH_NAME_MAX];
+	uint64_t show; /* the id of the one row to show */
+	bool shows;
 };
 
 enum { OPTION_MODEL, OPTION_SOCKET, OPTION_JSON, OPTION_WIDE, N_OPTIONS };
@@ -49,6 +51,10 @@ static int main_print_help(void)
 		{"status", "state and counters; exits 0 if serving, 1 if unreachable, 2 if not serving (the state "
 			"says why: it loads, drains or failed)"},
 		{"sessions", "clients that are attached"},
+		{"sessions show ID", "one session with all its figures"},
+		{"requests [list]", "requests that wait, run or were preempted"},
+		{"requests show ID", "one request with all its figures"},
+		{"requests cancel ID", "end a request as its client's cancel does"},
 		{"models", "models, their attention, graph mode, KV cache and draft models"},
 		{"graphs", "captured graphs and their replays, and steps without a graph"},
 		{"metrics", "all counters in Prometheus' text format"},
@@ -101,16 +107,42 @@ static int main_parse_order(char **words, int n_words, struct main_settings *ret
 	return EXIT_DONE;
 }
 
-static int main_parse_kill(char **words, int n_words, struct main_settings *ret)
+/* Commands about one session or request. */
+static const struct main_id_command {
+	const char *noun, *verb, *op;
+} main_id_commands[] = {
+	{"sessions", "kill", "kill"},
+	{"sessions", "show", "sessions"},
+	{"requests", "show", "requests"},
+	{"requests", "cancel", "cancel"},
+};
+
+static const struct main_id_command *main_find_id_command(char **words)
 {
-	const char *at = words[0];
+	for (size_t i = 0; i < sizeof(main_id_commands) / sizeof(main_id_commands[0]); i++) {
+		const struct main_id_command *command = &main_id_commands[i];
+
+		if (strcmp(words[0], command->noun) == 0 && strcmp(words[1], command->verb) == 0)
+			return command;
+	}
+	return NULL;
+}
+
+static int main_parse_id(const struct main_id_command *command, char **words, int n_words, struct main_settings *ret)
+{
+	const int length = (int)strlen(command->noun) - 1; /* without the s */
+	const char *at = n_words == 1 ? words[0] : "";
+	uint64_t id;
 
 	if (n_words != 1)
-		return main_usage("sessions kill needs one session number");
-	if (digits_parse(&at, UINT64_MAX, &ret->ask.session) < 0 || *at)
-		return main_usage("not a session number: %s", words[0]);
-	ret->ask.op = "kill";
-	ret->ask.has_session = true;
+		return main_usage("%s %s needs one %.*s number", command->noun, command->verb, length, command->noun);
+	if (digits_parse(&at, UINT64_MAX, &id) < 0 || *at)
+		return main_usage("not a %.*s number: %s", length, command->noun, words[0]);
+	ret->ask.op = command->op;
+	ret->shows = strcmp(command->verb, "show") == 0;
+	ret->show = ret->ask.session = ret->ask.request = id;
+	ret->ask.has_session = strcmp(command->verb, "kill") == 0;
+	ret->ask.has_request = strcmp(command->verb, "cancel") == 0;
 	return EXIT_DONE;
 }
 
@@ -118,7 +150,7 @@ static int main_parse_kill(char **words, int n_words, struct main_settings *ret)
 static int main_parse_command(char **words, int n_words, struct main_settings *ret)
 {
 	static const char *const commands[] = {
-		"status", "sessions", "models", "graphs", "metrics", "drain", "reload"};
+		"status", "sessions", "requests", "models", "graphs", "metrics", "drain", "reload"};
 
 	if (n_words == 0)
 		return main_usage("a command is missing");
@@ -126,8 +158,11 @@ static int main_parse_command(char **words, int n_words, struct main_settings *r
 		return main_parse_order(words + 1, n_words - 1, ret);
 	if (ret->ask.model && strcmp(words[0], "graphs") != 0)
 		return main_usage("--model goes with graphs, graphs capture and graphs drop");
-	if (n_words >= 2 && strcmp(words[0], "sessions") == 0 && strcmp(words[1], "kill") == 0)
-		return main_parse_kill(words + 2, n_words - 2, ret);
+	const struct main_id_command *by_id = n_words >= 2 ? main_find_id_command(words) : NULL;
+	if (by_id)
+		return main_parse_id(by_id, words + 2, n_words - 2, ret);
+	if (n_words == 2 && strcmp(words[0], "requests") == 0 && strcmp(words[1], "list") == 0)
+		n_words--;
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
 		if (strcmp(words[0], commands[i]) != 0)
 			continue;
@@ -236,7 +271,7 @@ static int main_connect(const struct main_settings *options)
 
 static bool main_is_order(const struct ask *ask)
 {
-	static const char *const orders[] = {"drain", "reload", "kill", "capture", "drop"};
+	static const char *const orders[] = {"drain", "reload", "kill", "cancel", "capture", "drop"};
 
 	for (size_t i = 0; i < sizeof(orders) / sizeof(orders[0]); i++) {
 		if (strcmp(ask->op, orders[i]) == 0)
@@ -340,13 +375,18 @@ static int main_list(const struct main_settings *options, const struct answer *a
 
 	if (!listing)
 		rc = main_print_text(answer->text, options->form);
+	else if (options->shows)
+		rc = listing_print_one(listing, answer, options->show, stdout, options->form);
 	else if (strcmp(options->ask.op, "metrics") == 0 && options->form != TABLE_AS_JSON)
 		rc = table_write(stdout, answer->text, strlen(answer->text));
 	else
 		rc = main_print_listing(listing, answer, options->ask.model, options->form);
 	if (rc == 0)
 		return main_listed(options, answer);
-	if (rc == -ENOENT)
+	if (rc == -ENOENT && options->shows)
+		fprintf(stderr, "mimeoctl: no %.*s %" PRIu64 " is there: see mimeoctl %s\n",
+			(int)strlen(options->ask.op) - 1, options->ask.op, options->show, options->ask.op);
+	else if (rc == -ENOENT)
 		fprintf(stderr, "mimeoctl: no model is called %s: see mimeoctl models\n",
 			options->ask.model);
 	else

@@ -13,6 +13,7 @@
 #include <sys/random.h>
 
 #include "daemon/engine/check.h"
+#include "daemon/engine/query.h"
 #include "daemon/engine/requests/adjust.h"
 #include "daemon/engine/requests/admit.h"
 #include "daemon/engine/requests/completion.h"
@@ -312,6 +313,8 @@ void engine_free(struct engine *engine)
 	lane_deinit(&engine->lane);
 	loop_free(engine->loop);
 	msg_codec_free(engine->accounting.codec);
+	for (struct engine_query *query; (query = reports_take_query(&engine->reports));)
+		engine_query_free(query);
 	reports_deinit(&engine->reports);
 	mailbox_deinit(&engine->mailbox);
 	free(engine->runners);

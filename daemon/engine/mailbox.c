@@ -8,6 +8,8 @@
 #include <sys/epoll.h>
 #include <utlist.h>
 
+#include "daemon/engine/query.h"
+#include "daemon/engine/query_run.h"
 #include "daemon/engine/requests/finish.h"
 #include "daemon/engine/requests/place.h"
 #include "daemon/engine/state.h"
@@ -19,6 +21,7 @@ enum command_kind {
 	COMMAND_DRAIN,
 	COMMAND_ABORT,
 	COMMAND_STOP,
+	COMMAND_QUERY,
 	COMMAND_GRAPHS,
 	COMMAND_RELIEVE,
 	COMMAND_TUNING,
@@ -33,6 +36,7 @@ struct command {
 	struct engine_port *port;
 	struct engine_session *session;
 	uint32_t buffer;
+	struct engine_query *query; /* owned */
 	struct engine_graphs_order graphs;
 	struct engine_tuning tuning;
 	uint32_t weight;
@@ -47,8 +51,10 @@ void mailbox_deinit(struct mailbox *mailbox)
 {
 	struct command *command, *next;
 
-	DL_FOREACH_SAFE (mailbox->commands, command, next)
+	DL_FOREACH_SAFE (mailbox->commands, command, next) {
+		engine_query_free(command->query);
 		free(command);
+	}
 	pthread_mutex_destroy(&mailbox->lock);
 }
 
@@ -119,6 +125,11 @@ int engine_post_abort(struct engine *engine, int status)
 int engine_post_stop(struct engine *engine)
 {
 	return mailbox_post(engine, (struct command){.kind = COMMAND_STOP});
+}
+
+int engine_post_query(struct engine *engine, struct engine_query *query)
+{
+	return mailbox_post(engine, (struct command){.kind = COMMAND_QUERY, .query = query});
 }
 
 int engine_post_graphs(struct engine *engine, const struct engine_graphs_order *order)
@@ -208,6 +219,9 @@ static void mailbox_handle(struct engine *engine, struct command *command)
 		break;
 	case COMMAND_STOP:
 		engine->stop = true;
+		break;
+	case COMMAND_QUERY:
+		query_run(engine, command->query);
 		break;
 	case COMMAND_GRAPHS:
 		late_order(&engine->lane, &command->graphs);

@@ -35,6 +35,10 @@ static bool admin_request_fill(struct admin_request *request, const msgpack_obje
 		if (admin_request_key_is(key, ADMIN_SESSION) && value->type == MSGPACK_OBJECT_POSITIVE_INTEGER) {
 			request->session = value->via.u64;
 			request->has_session = true;
+		} else if (admin_request_key_is(key, ADMIN_REQUEST) &&
+			value->type == MSGPACK_OBJECT_POSITIVE_INTEGER) {
+			request->request = value->via.u64;
+			request->has_request = true;
 		} else if (!(admin_request_key_is(key, ADMIN_OP) &&
 				   admin_request_take_text(value, request->op, sizeof(request->op))) &&
 			!(admin_request_key_is(key, ADMIN_MODEL) &&

@@ -12,6 +12,8 @@ struct admin_request {
 	char op[16];
 	uint64_t session;
 	bool has_session;
+	uint64_t request;
+	bool has_request;
 	char model[64], graph[32]; /* "": not given */
 };
 

@@ -6,8 +6,9 @@
  * The protocol of mimeod and mimeoctl on the operators' socket: length-prefixed msgpack, as on the client
  * socket. A request is one map,
  *
- *	{"op": "status"|"sessions"|"models"|"graphs"|"metrics"|"drain"|"reload"}
+ *	{"op": "status"|"sessions"|"models"|"graphs"|"metrics"|"requests"|"drain"|"reload"}
  *	{"op": "kill", "session": number}
+ *	{"op": "cancel", "request": number}
  *	{"op": "capture"|"drop", "model": name, "graph": name|"all"|"idle"}
  *
  * (without "model": all models; a graph's name is the one in "graphs"; "idle" with drop only, and for all
@@ -32,6 +33,7 @@
 
 #define ADMIN_OP "op"
 #define ADMIN_SESSION "session"
+#define ADMIN_REQUEST "request"
 #define ADMIN_MODEL "model"
 #define ADMIN_GRAPH "graph"
 #define ADMIN_STATUS "status"

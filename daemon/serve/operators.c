@@ -20,6 +20,7 @@
 #include "daemon/serve/drain.h"
 #include "daemon/serve/exposition.h"
 #include "daemon/serve/orders.h"
+#include "daemon/serve/queries.h"
 #include "daemon/serve/reload.h"
 #include "daemon/serve/session.h"
 #include "daemon/serve/welcome.h"
@@ -41,6 +42,7 @@ struct operator {
 	struct reply reply;
 	size_t n_sent;
 	bool replying;
+	struct engine_query *query; /* the engine's, whose answer the reply waits for; NULL: none */
 	bool drains; /* asked for a drain whose result has not been sent */
 	struct operator *prev, *next;
 };
@@ -52,6 +54,8 @@ static void operator_free(struct operator *operator)
 	struct serve *serve = operator->serve;
 
 	loop_remove(serve->loop, operator->source);
+	if (operator->query)
+		operator->query->userdata = NULL;
 	if (operator->replying)
 		reply_deinit(&operator->reply);
 	closer_hang_up(serve->closer, operator->fd, operator->uid);
@@ -113,6 +117,8 @@ static void operator_answer(struct operator *operator, const struct admin_reques
 			return;
 		}
 	}
+	if (queries_begin(serve, request, operator, reply, &operator->query) >= 0)
+		return;
 	if (strcmp(request->op, "drain") == 0)
 		operator_answer_drain(operator);
 	else if (strcmp(request->op, "kill") == 0)
@@ -189,7 +195,15 @@ static bool operator_refuse_client(struct operator *operator, uint32_t length)
 	return true;
 }
 
-/* Answer a complete request. 0, or -errno if the connection has to be closed. */
+/* The reply is complete. 0, or -errno if the connection has to be closed. */
+static int operator_send(struct operator *operator)
+{
+	operator->deadline_ms = serve_now_ms() + OPERATOR_TIMEOUT_MS;
+	int rc = reply_end(&operator->reply);
+	return rc < 0 ? rc : operator_flush(operator);
+}
+
+/* Answer a complete request, or have the engine answer it. 0, or -errno if the connection has to be closed. */
 static int operator_respond(struct operator *operator, uint32_t length)
 {
 	struct admin_request request;
@@ -202,9 +216,8 @@ static int operator_respond(struct operator *operator, uint32_t length)
 	operator_answer(operator, &request);
 	operator->n_sent = 0;
 	operator->n_bytes = 0;
-	operator->deadline_ms = serve_now_ms() + OPERATOR_TIMEOUT_MS;
-	int rc = reply_end(&operator->reply);
-	return rc < 0 ? rc : operator_flush(operator);
+	operator->deadline_ms = INT64_MAX;
+	return operator->query ? 0 : operator_send(operator);
 }
 
 /* ---- the connection ---- */
@@ -243,7 +256,7 @@ static int operator_receive(struct operator *operator)
 /* 0, or -errno if the connection is to be closed. */
 static int operator_advance(struct operator *operator)
 {
-	if (operator->replying) {
+	if (operator->replying && !operator->query) {
 		int rc = operator_flush(operator);
 
 		if (rc < 0)
@@ -252,13 +265,8 @@ static int operator_advance(struct operator *operator)
 	return operator_receive(operator);
 }
 
-static void operator_on_socket(void *userdata, struct loop_source *source, uint32_t events)
+static void operator_close(struct operator *operator, int rc)
 {
-	struct operator *operator = userdata;
-
-	int rc = operator_advance(operator);
-	if (rc == 0)
-		return;
 	if (rc == -EPROTO)
 		serve_complain(operator->serve, "pid %d sent no request to the operators' socket: closed",
 			(int)operator->pid);
@@ -266,6 +274,34 @@ static void operator_on_socket(void *userdata, struct loop_source *source, uint3
 		serve_complain(operator->serve, "operator with pid %d: %s: closed",
 			(int)operator->pid, strerror(-rc));
 	operator_free(operator);
+}
+
+void operators_take_queries(struct serve *serve)
+{
+	struct engine_query *query;
+
+	while ((query = engine_query_take(serve->options.engine))) {
+		struct operator *operator = query->userdata;
+		int rc = 0;
+
+		if (operator) {
+			operator->query = NULL;
+			queries_answer(serve, query, &operator->reply);
+			rc = operator_send(operator);
+		}
+		engine_query_free(query);
+		if (rc < 0)
+			operator_close(operator, rc);
+	}
+}
+
+static void operator_on_socket(void *userdata, struct loop_source *source, uint32_t events)
+{
+	struct operator *operator = userdata;
+
+	int rc = operator_advance(operator);
+	if (rc < 0)
+		operator_close(operator, rc);
 }
 
 void operators_expire(struct serve *serve, int64_t now_ms)

@@ -188,6 +188,7 @@ static void serve_on_report(void *userdata, struct loop_source *source, uint32_t
 
 	while (engine_buffer_take(serve->options.engine, &port, &buffer))
 		buffers_closed(port->userdata, buffer);
+	operators_take_queries(serve);
 	while (engine_report_take(serve->options.engine, &report))
 		serve_handle_report(serve, &report);
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Requests own their payloads, in a pool of their session: daemon/engine/requests/payload.h. */
+#include <stdlib.h>
 #include <time.h>
 
+#include "daemon/engine/query.h"
 #include "daemon/engine/requests/adjust.h"
 #include "tests/daemon/manual.h"
 #include "tests/random.h"
@@ -181,6 +183,47 @@ static void test_cancel_reaches_running_and_held_requests_past_held_entries(void
 		rig_wait(client, rig->results, i);
 	assert_int_equal(rig->results[0].status, MIMEO_E_CANCELLED);
 	assert_pool_empties(client);
+}
+
+/* The one query's answer, which is the caller's to free. */
+static struct engine_query *asked(struct rig *rig, struct engine_query query)
+{
+	struct engine_query *copy = malloc(sizeof(*copy)), *answer = NULL;
+
+	assert_non_null(copy);
+	*copy = query;
+	assert_int_equal(engine_post_query(rig->engine, copy), 0);
+	RIG_AWAIT((answer = engine_query_take(rig->engine)));
+	return answer;
+}
+
+static void test_operators_see_and_cancel_held_entries(void **state)
+{
+	struct rig *rig = *state;
+	struct rig_client *client = &rig->client;
+	struct engine_query *answer;
+	uint64_t id;
+
+	fill_pool(client);
+	rig_submit(client, rig_endless(client, 2, 0, 8));
+	RIG_AWAIT(session_of(client)->n_held == 1);
+	answer = asked(rig, (struct engine_query){.kind = ENGINE_QUERY_REQUESTS});
+	assert_int_equal(answer->n, 3);
+	assert_int_equal(answer->requests[2].state, ENGINE_REQUEST_QUEUED);
+	assert_int_equal(answer->requests[2].model, ENGINE_ALL);
+	id = answer->requests[2].id;
+	assert_true(id > answer->requests[1].id);
+	engine_query_free(answer);
+	answer = asked(rig, (struct engine_query){.kind = ENGINE_QUERY_CANCEL, .id = id});
+	assert_int_equal(answer->rc, 0);
+	engine_query_free(answer);
+	rig_wait(client, rig->results, 2);
+	assert_int_equal(rig->results[2].status, MIMEO_E_CANCELLED);
+	assert_int_equal(rig->results[2].detail, RING_DETAIL_OPERATOR);
+	rig_gate_open(rig);
+	rig_wait(client, rig->results, 0);
+	rig_wait(client, rig->results, 1);
+	rig_close_histories(client, 4);
 }
 
 static void test_deadline_of_a_held_entry_counts_from_its_submission(void **state)
@@ -415,6 +458,7 @@ int main(void)
 		PAYLOADS_TEST(test_payload_larger_than_the_pool_is_too_long_at_once),
 		PAYLOADS_TEST(test_payloads_go_back_however_their_requests_end),
 		PAYLOADS_TEST(test_cancel_reaches_running_and_held_requests_past_held_entries),
+		PAYLOADS_TEST(test_operators_see_and_cancel_held_entries),
 		PAYLOADS_TEST(test_deadline_of_a_held_entry_counts_from_its_submission),
 		PAYLOADS_TEST(test_deadlines_end_held_entries_where_they_are),
 		PAYLOADS_TEST(test_index_of_a_held_entry_is_in_flight),

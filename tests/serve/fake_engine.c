@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/engine/query.h"
 #include "ipc/doorbell.h"
 
 #define REPORTS_MAX 1024
@@ -22,7 +23,9 @@ struct engine {
 	int aborted_with, attach_error;
 	bool draining;
 	struct engine_graphs_order order;
-	unsigned n_orders;
+	unsigned n_orders, n_cancelled;
+	struct engine_query *query; /* the last one, not answered or not taken */
+	bool hold_queries, answered;
 	uint32_t n_models, n_graphs, n_draft_graphs;
 	bool has_verified_none;
 	atomic_bool hangs;
@@ -97,6 +100,7 @@ void engine_free(struct engine *engine)
 {
 	if (!engine)
 		return;
+	engine_query_free(engine->query);
 	close(engine->report_fd);
 	pthread_mutex_destroy(&engine->lock);
 	free(engine);
@@ -245,6 +249,96 @@ unsigned fake_engine_orders(struct engine *engine, struct engine_graphs_order *r
 	pthread_mutex_unlock(&engine->lock);
 	return n;
 }
+
+/* ---- query.h ---- */
+
+static const struct engine_request_facts fake_requests[] = {
+	{.id = 7, .op = "generate", .class = "normal", .state = ENGINE_REQUEST_RUNNING, .session = 1, .uid = 0,
+		.pid = 100, .name = "chat", .n_rows = 1, .n_tokens = 1200, .n_prompt = 1200, .n_cached = 1024,
+		.n_generated = 31, .max_tokens = 256, .has_age = true, .age_ns = 1500000000, .wait_ns = 2000000},
+	{.id = 9, .op = "step", .class = "interactive", .state = ENGINE_REQUEST_PREEMPTED, .session = 2, .uid = 4000000000,
+		.pid = 101, .name = "agents", .n_rows = 3, .n_tokens = 12, .has_age = true, .age_ns = 900000000,
+		.wait_ns = 100000000, .has_deadline = true, .deadline_ns = 250000000},
+	{.id = 12, .op = "open", .class = "normal", .state = ENGINE_REQUEST_QUEUED, .model = ENGINE_ALL, .session = 2,
+		.uid = 4000000000, .pid = 101, .name = "agents", .sequence = 3},
+};
+
+static void fake_answer(struct engine *engine, struct engine_query *query)
+{
+	query->requests = malloc(sizeof(fake_requests));
+	if (!query->requests)
+		abort();
+	memcpy(query->requests, fake_requests, sizeof(fake_requests));
+	if (query->kind == ENGINE_QUERY_REQUESTS)
+		query->n = sizeof(fake_requests) / sizeof(fake_requests[0]);
+	if (query->kind == ENGINE_QUERY_CANCEL && query->id == 7)
+		engine->n_cancelled++;
+	else if (query->kind == ENGINE_QUERY_CANCEL)
+		query->rc = -ENOENT;
+	engine->answered = true;
+	doorbell_ring(engine->report_fd);
+}
+
+int engine_post_query(struct engine *engine, struct engine_query *query)
+{
+	pthread_mutex_lock(&engine->lock);
+	if (engine->query)
+		abort();
+	engine->query = query;
+	if (!engine->hold_queries)
+		fake_answer(engine, query);
+	pthread_mutex_unlock(&engine->lock);
+	return 0;
+}
+
+struct engine_query *engine_query_take(struct engine *engine)
+{
+	struct engine_query *query = NULL;
+
+	pthread_mutex_lock(&engine->lock);
+	if (engine->answered) {
+		query = engine->query;
+		engine->query = NULL;
+	}
+	engine->answered = false;
+	pthread_mutex_unlock(&engine->lock);
+	return query;
+}
+
+void engine_query_free(struct engine_query *query)
+{
+	if (!query)
+		return;
+	free(query->requests);
+	free(query->pages);
+	free(query);
+}
+
+const char *engine_request_state_name(enum engine_request_state state)
+{
+	static const char *const names[] = {"queued", "running", "preempted", "ending"};
+
+	return names[state];
+}
+
+void fake_engine_hold_queries(struct engine *engine, bool hold)
+{
+	pthread_mutex_lock(&engine->lock);
+	engine->hold_queries = hold;
+	if (!hold && engine->query && !engine->answered)
+		fake_answer(engine, engine->query);
+	pthread_mutex_unlock(&engine->lock);
+}
+
+unsigned fake_engine_n_cancelled(struct engine *engine)
+{
+	pthread_mutex_lock(&engine->lock);
+	unsigned n = engine->n_cancelled;
+	pthread_mutex_unlock(&engine->lock);
+	return n;
+}
+
+/* ---- reports ---- */
 
 int engine_report_fd(const struct engine *engine)
 {

@@ -26,6 +26,11 @@ void fake_engine_before_verifications(struct engine *engine);
 /* The files of its models; NULL, as in the beginning: none. */
 void fake_engine_set_files(struct engine *engine, struct mimeo_model_files *files);
 
+/* Queries are answered only when it is told to; with requests 7, 9 and 12 in flight, and pages of one session. */
+void fake_engine_hold_queries(struct engine *engine, bool hold);
+/* Requests that operators cancelled. */
+unsigned fake_engine_n_cancelled(struct engine *engine);
+
 /* Reports as the engine thread would send them, from any thread. */
 void fake_engine_report(struct engine *engine, enum engine_report_kind kind,
 	struct engine_port *port, const char *text);

@@ -448,6 +448,82 @@ static void test_16_idle_operators_keep_no_other_out(void **state)
 		close(fds[i]);
 }
 
+/* ---- requests ---- */
+
+static double number_of(const struct answer *answer, size_t row, const char *key)
+{
+	const msgpack_object *cell = answer_cell(answer, row, key);
+
+	assert_non_null(cell);
+	assert_int_equal(cell->type, MSGPACK_OBJECT_FLOAT64);
+	return cell->via.f64;
+}
+
+static void test_requests_lists_each_with_its_id_state_and_times(void **state)
+{
+	struct answer *answer = operator_ask(*state, "requests", NULL);
+
+	assert_int_equal(answer->status, 0);
+	assert_int_equal(answer->n_rows, 3);
+	assert_int_equal(answer_count(answer, 0, "id", 0), 7);
+	expect_text(answer, 0, "model", "tinycalc");
+	expect_text(answer, 0, "state", "running");
+	assert_int_equal(answer_count(answer, 0, "tokens", 0), 31);
+	assert_true(number_of(answer, 0, "age_s") == 1.5);
+	assert_true(number_of(answer, 0, "wait_s") == 0.002);
+	assert_null(answer_cell(answer, 0, "deadline_s"));
+	expect_text(answer, 1, "state", "preempted");
+	expect_text(answer, 1, "class", "interactive");
+	assert_true(number_of(answer, 1, "deadline_s") == 0.25);
+	expect_text(answer, 2, "op", "open");
+	expect_text(answer, 2, "model", "");
+	assert_null(answer_cell(answer, 2, "age_s"));
+	answer_free(answer);
+}
+
+static void test_cancel_reaches_the_request_of_that_id_alone(void **state)
+{
+	struct harness *harness = *state;
+
+	assert_int_equal(give_order(harness, (struct ask){.op = "cancel", .request = 7, .has_request = true},
+		"request 7 of session 1 (chat, pid 100) is cancelled"), 0);
+	assert_int_equal(give_order(harness, (struct ask){.op = "cancel", .request = 8, .has_request = true},
+		"no request 8 is in flight: mimeoctl requests lists those that are"), MIMEO_E_INVALID);
+	assert_int_equal(give_order(harness, (struct ask){.op = "cancel"}, "cancel needs a request's id"),
+		MIMEO_E_INVALID);
+	assert_int_equal(fake_engine_n_cancelled(harness->engine), 1);
+}
+
+/* The engine may be busy: others are answered meanwhile, and one who does not wait is forgotten. */
+static void test_operator_who_waits_for_the_engine_delays_no_other_and_may_leave(void **state)
+{
+	struct harness *harness = *state;
+	int fd = operator_connect(harness);
+
+	fake_engine_hold_queries(harness->engine, true);
+	assert_int_equal(ask_send(fd, &(struct ask){.op = "requests"}), 0);
+	await_count(harness, "status", "operators", 2);
+	close(fd);
+	await_count(harness, "status", "operators", 1);
+	fake_engine_hold_queries(harness->engine, false);
+	struct answer *answer = operator_ask(harness, "status", NULL);
+	assert_int_equal(answer->status, 0);
+	answer_free(answer);
+}
+
+static void test_operator_who_asks_twice_while_the_engine_is_asked_is_closed(void **state)
+{
+	struct harness *harness = *state;
+	int fd = operator_connect(harness);
+
+	fake_engine_hold_queries(harness->engine, true);
+	assert_int_equal(ask_send(fd, &(struct ask){.op = "requests"}), 0);
+	assert_int_equal(ask_send(fd, &(struct ask){.op = "status"}), 0);
+	expect_closed(fd);
+	fake_engine_hold_queries(harness->engine, false);
+	close(fd);
+}
+
 /* ---- kill ---- */
 
 static void test_kill_closes_that_session(void **state)
@@ -508,6 +584,10 @@ int main(void)
 			harness_configure_large),
 		harness_test(test_operator_may_ask_twice),
 		harness_test(test_16_idle_operators_keep_no_other_out),
+		harness_test(test_requests_lists_each_with_its_id_state_and_times),
+		harness_test(test_cancel_reaches_the_request_of_that_id_alone),
+		harness_test(test_operator_who_waits_for_the_engine_delays_no_other_and_may_leave),
+		harness_test(test_operator_who_asks_twice_while_the_engine_is_asked_is_closed),
 		harness_test(test_kill_closes_that_session),
 		harness_test(test_kill_of_no_session_is_refused),
 	};

@@ -218,6 +218,9 @@ static void test_wrong_command_line_is_named_and_exits_3(void **state)
 		{"graphs drop", "graphs drop needs a graph name, 'all' or 'idle'"},
 		{"sessions kill", "sessions kill needs one session number"},
 		{"sessions kill x", "not a session number: x"},
+		{"requests cancel", "requests cancel needs one request number"},
+		{"requests show 7 8", "requests show needs one request number"},
+		{"requests cancel x", "not a request number: x"},
 		{"--model m status", "--model goes with graphs, graphs capture and graphs drop"},
 	};
 	char line[512], expected[256], said[256];

@@ -2,6 +2,7 @@
 /* What mimeoctl prints of what a daemon answers: which columns there are, with drafts and without. */
 #include "harness.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,7 +73,7 @@ static void test_models_on_a_terminal_have_their_drafts_in_a_table_below(void **
 
 static void test_tables_on_a_terminal_have_80_columns_at_most(void **state)
 {
-	static const char *const ops[] = {"sessions", "models", "graphs"};
+	static const char *const ops[] = {"sessions", "requests", "models", "graphs"};
 	struct msg_hello hello = client_hello();
 	struct client client;
 
@@ -147,6 +148,38 @@ static void test_no_sessions_are_said_to_be_none(void **state)
 		assert_string_equal(text, expected[form]);
 		free(text);
 	}
+}
+
+static void test_requests_that_are_usual_have_no_column_for_it(void **state)
+{
+	char *text = printed(*state, "requests", TABLE_AS_TEXT), *wide = printed(*state, "requests", TABLE_AS_WIDE_TEXT);
+
+	/* one has a class and a deadline; a user without a name has a number */
+	assert_non_null(strstr(text, "CLASS"));
+	assert_non_null(strstr(text, "DEADLINE"));
+	assert_non_null(strstr(wide, "4000000000"));
+	assert_null(strstr(text, "MAX TOKENS"));
+	assert_non_null(strstr(wide, "MAX TOKENS"));
+	free(wide);
+	free(text);
+}
+
+static void test_one_request_is_shown_by_its_id_with_all_it_has(void **state)
+{
+	struct answer *answer = operator_ask(*state, "requests", NULL);
+	const struct listing *listing = listing_find("requests");
+	char *text = NULL;
+	size_t size;
+	FILE *file = open_memstream(&text, &size);
+
+	assert_non_null(file);
+	assert_int_equal(listing_print_one(listing, answer, 8, file, TABLE_AS_TEXT), -ENOENT);
+	assert_int_equal(listing_print_one(listing, answer, 9, file, TABLE_AS_TEXT), 0);
+	fclose(file);
+	assert_memory_equal(text, "ID          9\nOP          step\n", 31);
+	assert_non_null(strstr(text, "WAIT        100 ms\n"));
+	answer_free(answer);
+	free(text);
 }
 
 static void test_draft_is_shown_before_its_first_verification(void **state)
@@ -254,6 +287,8 @@ int main(void)
 		harness_test(test_graphs_name_the_configured_mode_if_it_was_lowered),
 		harness_test_with(test_graphs_name_a_mode_once_that_is_as_configured, configure_as_resolved),
 		harness_test(test_no_sessions_are_said_to_be_none),
+		harness_test(test_requests_that_are_usual_have_no_column_for_it),
+		harness_test(test_one_request_is_shown_by_its_id_with_all_it_has),
 		harness_test_with(test_draft_is_shown_before_its_first_verification,
 			configure_before_verifications),
 		harness_test_with(test_models_without_drafts_have_no_table_for_them,

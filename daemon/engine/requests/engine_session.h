@@ -14,6 +14,7 @@ struct held_entry {
 	struct held_entry *prev, *next; /* in order of submission */
 	bool held;
 	struct ring_sqe sqe;
+	uint64_t order; /* that its request will have */
 	struct deadlines deadlines;
 };
 

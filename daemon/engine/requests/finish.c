@@ -125,6 +125,11 @@ static unsigned finish_reason(const struct request *request, int status)
 	return status == MIMEO_E_CANCELLED ? MIMEO_FINISH_CANCELLED : MIMEO_FINISH_ERROR;
 }
 
+void finish_cancel(struct request *request, const struct msg_detail *detail)
+{
+	finish_request(request, MIMEO_E_CANCELLED, finish_reason(request, MIMEO_E_CANCELLED), detail);
+}
+
 static void finish_session_requests(struct engine_session *session, int status)
 {
 	for (uint32_t i = 0; i < session->n_requests; i++) {

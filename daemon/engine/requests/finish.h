@@ -10,6 +10,8 @@
  * finish_ended_steps. detail: NULL for none. */
 void finish_request(struct request *request, int status, unsigned finish,
 	const struct msg_detail *detail);
+/* End a request that is not FREE as cancelled. detail: NULL for its own client's cancel. */
+void finish_cancel(struct request *request, const struct msg_detail *detail);
 /* Post the final completions of ENDING requests whose last step has completed. */
 void finish_ended_steps(struct accounting *accounting);
 /* End the requests of all sessions. */

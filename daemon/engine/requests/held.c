@@ -12,7 +12,8 @@ void held_push(struct engine_session *session, const struct ring_sqe *sqe)
 
 	assert(!entry->held && session->n_held < session->n_requests);
 	assert(session->requests[sqe->request].state == REQUEST_FREE);
-	*entry = (struct held_entry){.held = true, .sqe = *sqe};
+	*entry = (struct held_entry){
+		.held = true, .sqe = *sqe, .order = ++session->accounting->n_submitted};
 	DL_APPEND(session->held, entry);
 	session->n_held++;
 }

@@ -520,6 +520,7 @@ int intake_request(struct engine_session *session, const struct ring_sqe *sqe, s
 {
 	struct accounting *accounting = session->accounting;
 	struct request *request = &session->requests[sqe->request];
+	const struct held_entry *held = &session->entries[sqe->request];
 	int rc = 0;
 
 	if (accounting->lost)
@@ -539,7 +540,7 @@ int intake_request(struct engine_session *session, const struct ring_sqe *sqe, s
 		.user_data = sqe->user_data,
 		.op = sqe->op,
 		.entry = sqe->stamp,
-		.order = ++accounting->n_submitted,
+		.order = held->held ? held->order : ++accounting->n_submitted,
 		.sequence = sqe->sequence,
 		.argument = sqe->argument,
 	};

@@ -102,11 +102,11 @@ uint64_t pinned_asked(const struct sequence *sequence, uint32_t n_total)
 	return n_new + (sequence->pinned ? 0 : pinned_mark(&sequence->runner->slots, sequence));
 }
 
-uint32_t pinned_left(const struct request *request)
+uint32_t pinned_left_of(const struct runner *runner, uint16_t index)
 {
-	const struct pinned *pinned = &request->runner->slots.pinned;
-	const struct pinned_user *user = &pinned->users[pinned_user(request->session)];
-	const uint64_t total = kv_pages_total(request->runner->kv);
+	const struct pinned *pinned = &runner->slots.pinned;
+	const struct pinned_user *user = &pinned->users[index];
+	const uint64_t total = kv_pages_total(runner->kv);
 	const uint64_t used = (uint64_t)pinned->n_pages + pinned->n_promised;
 	const uint64_t own = (uint64_t)user->n_pages + user->n_promised;
 
@@ -114,6 +114,11 @@ uint32_t pinned_left(const struct request *request)
 	if (used > total)
 		return 0;
 	return (uint32_t)quota_rule_left(total, used, own, pinned->n_users);
+}
+
+uint32_t pinned_left(const struct request *request)
+{
+	return pinned_left_of(request->runner, pinned_user(request->session));
 }
 
 void pinned_promise(struct request *request, uint32_t n)

@@ -38,6 +38,8 @@ uint32_t pinned_mark(struct slots *slots, const struct sequence *sequence);
 /* The pages that would be pinned in addition if the sequence had n_total tokens, less those marked; what it has is
  * marked now. */
 uint64_t pinned_asked(const struct sequence *sequence, uint32_t n_total);
+/* How many more the user, of an index in accounting.users, may have of the model's pages. */
+uint32_t pinned_left_of(const struct runner *runner, uint16_t user);
 /* How many more the request's user may have. */
 uint32_t pinned_left(const struct request *request);
 /* Charge the request's user for n pages that it will pin. */

@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#include "daemon/engine/query.h"
 #include "ipc/doorbell.h"
 
 int reports_init(struct reports *reports)
@@ -17,6 +18,7 @@ int reports_init(struct reports *reports)
 
 void reports_deinit(struct reports *reports)
 {
+	assert(!reports->answered);
 	if (reports->fd >= 0)
 		close(reports->fd);
 	pthread_mutex_destroy(&reports->lock);
@@ -71,6 +73,26 @@ struct engine_buffer *reports_take_buffer(struct reports *reports)
 		LL_DELETE(reports->closed, buffer);
 	pthread_mutex_unlock(&reports->lock);
 	return buffer;
+}
+
+void reports_post_query(struct reports *reports, struct engine_query *query)
+{
+	pthread_mutex_lock(&reports->lock);
+	LL_PREPEND(reports->answered, query);
+	pthread_mutex_unlock(&reports->lock);
+	doorbell_ring(reports->fd);
+}
+
+struct engine_query *reports_take_query(struct reports *reports)
+{
+	struct engine_query *query;
+
+	pthread_mutex_lock(&reports->lock);
+	query = reports->answered;
+	if (query)
+		LL_DELETE(reports->answered, query);
+	pthread_mutex_unlock(&reports->lock);
+	return query;
 }
 
 /* With the lock held. */

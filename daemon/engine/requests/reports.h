@@ -3,8 +3,8 @@
 #define MIMEO_DAEMON_ENGINE_REPORTS_H
 
 /*
- * Reports and closed buffers on their way to the loop thread. Each has its place in its port, in its
- * buffer or here, so posting cannot fail. Rare events: a lock and a list. Posted by the engine's thread,
+ * Reports, closed buffers and answered queries on their way to the loop thread. Each has its place in its port, in its
+ * buffer, in the query or here, so posting cannot fail. Rare events: a lock and a list. Posted by the engine's thread,
  * taken by the loop thread.
  */
 
@@ -12,11 +12,14 @@
 
 #include "daemon/engine/engine.h"
 
+struct engine_query;
+
 struct reports {
 	pthread_mutex_t lock;
 	struct engine_report *posted; /* oldest first */
 	struct engine_report drained, lost;
 	struct engine_buffer *closed;
+	struct engine_query *answered;
 	int fd; /* rung after each */
 };
 
@@ -28,6 +31,10 @@ void reports_post(struct reports *reports, enum engine_report_kind kind, struct 
 	const char *text);
 /* Hand a closed buffer, that no request and no launched step names, to the loop thread. */
 void reports_post_buffer(struct reports *reports, struct engine_buffer *buffer);
+/* Hand an answered query to the loop thread. */
+void reports_post_query(struct reports *reports, struct engine_query *query);
+/* Take one, or NULL. */
+struct engine_query *reports_take_query(struct reports *reports);
 /* Take the oldest: true and *ret. A port's DETACHED takes its closed buffers with it. */
 bool reports_take(struct reports *reports, struct engine_report *ret);
 /* Take a closed buffer, or NULL. */

@@ -59,8 +59,9 @@ struct request {
 	struct payload payload;    /* its copy, checked at intake and not afterwards */
 	const uint8_t *mask_words; /* in it: uint64 [tokens of all rows]; NULL: none */
 	struct deadlines deadlines;
+	uint64_t started_ns;       /* when it took its first slot; 0: it has not */
 	uint32_t entry;            /* its index in the submission ring */
-	uint64_t order;            /* of submission, over all sessions; from 1 */
+	uint64_t order;            /* of submission, over all sessions; from 1; its id for operators */
 	uint32_t n_passed;         /* later requests that started while it was the model's oldest blocked request */
 	bool started;              /* it has run: a preempted request waits with tokens in its sequence */
 	bool preempted;            /* it was preempted: its tokens are computed again */

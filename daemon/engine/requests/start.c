@@ -22,6 +22,7 @@
 #include "daemon/engine/requests/follow.h"
 #include "daemon/engine/requests/reclaim.h"
 #include "daemon/engine/requests/sequence_calls.h"
+#include "ipc/clock.h"
 
 #define START_PASSES 32 /* requests that may pass a blocked one */
 #define START_COPIED 64 /* tokens that are copied or compared cost as much as a request */
@@ -66,6 +67,8 @@ static void start_run_request(struct request *request)
 
 	engine_session_wait_remove(request->session, request);
 	request->state = REQUEST_RUNNING;
+	if (!request->started_ns)
+		request->started_ns = clock_ns();
 	request->n_passed = 0;
 	blocked = slots->blocked;
 	if (!blocked || blocked->order > request->order ||

@@ -29,8 +29,7 @@ static int submissions_cancel(struct engine_session *session, uint32_t index, ui
 	target = &session->requests[index];
 	if (target->state == REQUEST_FREE || target->generation != generation)
 		return MIMEO_E_UNKNOWN_REQUEST;
-	finish_request(target, MIMEO_E_CANCELLED,
-		target->op == RING_OP_GENERATE ? MIMEO_FINISH_CANCELLED : MIMEO_FINISH_NONE, NULL);
+	finish_cancel(target, NULL);
 	return 0;
 }
 

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: MIT */
+/* mimeoctl beside a daemon that works: requests one by one, pages, limits. */
+#include <jansson.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "tests/e2e/calls.h"
+#include "tests/e2e/daemon.h"
+
+#define WORDS_MAX 8
+
+static char hold_file[96];
+
+/* While the hold file exists, no token comes. */
+static int start(void **state)
+{
+	char hold[128];
+
+	daemon_init(&group_daemon);
+	snprintf(hold_file, sizeof(hold_file), "%.80s/hold", group_daemon.folder);
+	snprintf(hold, sizeof(hold), "sample:%s", hold_file);
+	setenv("MIMEO_CPU_HOLD", hold, 1);
+	setenv("MIMEO_CUDA_HOLD", hold, 1);
+	daemon_start(&group_daemon);
+	unsetenv("MIMEO_CPU_HOLD");
+	unsetenv("MIMEO_CUDA_HOLD");
+	return 0;
+}
+
+static int end(void **state)
+{
+	daemon_deinit(&group_daemon);
+	return 0;
+}
+
+/* Its exit status; the words end by NULL. */
+static const struct program_output *mimeoctl(const char *const *words)
+{
+	static struct program_output output;
+	const char *argv[4 + WORDS_MAX] = {build_path("daemon/mimeoctl"), "--socket", group_daemon.socket};
+	unsigned n = 3;
+
+	while (*words) {
+		assert_true(n < 3 + WORDS_MAX);
+		argv[n++] = *words++;
+	}
+	program_run(argv, &output);
+	return &output;
+}
+#define MIMEOCTL(...) mimeoctl((const char *const[]){__VA_ARGS__, NULL})
+
+/* The caller's. */
+static json_t *json_of(const struct program_output *output)
+{
+	json_t *json;
+
+	assert_int_equal(output->status, 0);
+	json = json_loads(output->text, 0, NULL);
+	assert_non_null(json);
+	return json;
+}
+
+static json_int_t number_of(const json_t *row, const char *key)
+{
+	const json_t *value = json_object_get(row, key);
+
+	assert_true(json_is_integer(value));
+	return json_integer_value(value);
+}
+
+static json_int_t id_of_the_one_request(void)
+{
+	json_t *rows = json_of(MIMEOCTL("--json", "requests"));
+	json_int_t id;
+
+	assert_int_equal(json_array_size(rows), 1);
+	id = number_of(json_array_get(rows, 0), "id");
+	json_decref(rows);
+	return id;
+}
+
+static bool lists_none(void)
+{
+	return strcmp(MIMEOCTL("requests", "list")->text, "no requests\n") == 0;
+}
+
+static void test_request_is_shown_and_cancelled_by_its_id(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	const int32_t tokens[] = {1, '1', '+', '2', '='};
+	struct mimeo_generate generate = generate_of(tokens, 5, 100);
+	const struct program_output *output;
+	struct mimeo_event event;
+	char id[24];
+	json_t *row;
+
+	generate.request_class = MIMEO_CLASS_BATCH;
+	generate.deadline_ms = 10 * PATIENCE_MS;
+	file_write(hold_file, "", 0);
+	submit_generate(m, &generate);
+	assert_true(EVENTUALLY(!lists_none()));
+	snprintf(id, sizeof(id), "%lld", (long long)id_of_the_one_request());
+	row = json_of(MIMEOCTL("--json", "requests", "show", id));
+	assert_string_equal(json_string_value(json_object_get(row, "class")), "batch");
+	assert_int_equal(number_of(row, "prompt_tokens"), 5);
+	assert_int_equal(number_of(row, "max_tokens"), 100);
+	assert_int_equal(number_of(row, "pid"), getpid());
+	assert_int_equal(number_of(row, "uid"), getuid());
+	assert_true(json_is_string(json_object_get(row, "user")));
+	assert_true(json_number_value(json_object_get(row, "deadline_s")) > 0);
+	json_decref(row);
+	assert_int_equal(MIMEOCTL("requests", "cancel", id)->status, 0);
+	event = wait_final(m);
+	assert_int_equal(event.status, MIMEO_E_CANCELLED);
+	assert_int_equal(event.finish, MIMEO_FINISH_CANCELLED);
+	assert_message_has(&event, "an operator of the daemon cancelled the request");
+	output = MIMEOCTL("requests", "cancel", id);
+	assert_int_equal(output->status, 1);
+	assert_non_null(strstr(output->text, "is in flight: mimeoctl requests lists those that are"));
+	assert_int_equal(MIMEOCTL("requests", "show", id)->status, 1);
+	unlink(hold_file);
+	mimeo_close(m);
+}
+
+static void test_session_is_shown_by_its_id(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	json_t *rows = json_of(MIMEOCTL("--json", "sessions")), *row;
+	char id[24];
+
+	snprintf(id, sizeof(id), "%lld", (long long)number_of(json_array_get(rows, 0), "id"));
+	row = json_of(MIMEOCTL("--json", "sessions", "show", id));
+	assert_int_equal(number_of(row, "pid"), getpid());
+	assert_int_equal(MIMEOCTL("sessions", "show", "4711")->status, 1);
+	json_decref(row);
+	json_decref(rows);
+	mimeo_close(m);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		GROUP_TEST(test_request_is_shown_and_cancelled_by_its_id),
+		GROUP_TEST(test_session_is_shown_by_its_id),
+	};
+
+	watchdog(WATCHDOG_SECONDS);
+	return cmocka_run_group_tests_name("operators", tests, start, end);
+}
