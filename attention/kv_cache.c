@@ -243,6 +243,11 @@ uint32_t kv_pages_total(const struct kv_cache *cache)
 	return cache->n_pages - 1;
 }
 
+uint32_t kv_prefix_pages_registered(const struct kv_cache *cache)
+{
+	return cache->prefix ? prefix_cache_n_registered(cache->prefix) : 0;
+}
+
 uint32_t kv_prefix_pages_unused(const struct kv_cache *cache)
 {
 	return cache->prefix ? prefix_cache_n_unused(cache->prefix) : 0;
@@ -550,10 +555,13 @@ void kv_prefix_add(struct kv_cache *cache, struct kv_table *table, uint64_t salt
 	}
 }
 
-void kv_prefix_drop(struct kv_cache *cache)
+uint32_t kv_prefix_drop(struct kv_cache *cache, uint32_t most)
 {
-	while (kv_prefix_pages_unused(cache))
+	uint32_t n = 0;
+
+	for (; n < most && kv_prefix_pages_unused(cache); n++)
 		kv_cache_free_page(cache, prefix_cache_drop(cache->prefix));
+	return n;
 }
 
 struct prefix_counts kv_prefix_counts(const struct kv_cache *cache)

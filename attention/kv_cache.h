@@ -129,8 +129,9 @@ uint32_t kv_prefix_take(struct kv_cache *cache, struct kv_table *table, uint64_t
  * because another table shares it, keeps its key. */
 void kv_prefix_add(struct kv_cache *cache, struct kv_table *table, uint64_t salt,
 	const int32_t *ids, uint32_t n_tokens);
-/* Unused pages leave the index; pages in use stay registered. */
-void kv_prefix_drop(struct kv_cache *cache);
+/* So many unused pages leave the index, or all; pages in use stay registered. Returns how many left. */
+uint32_t kv_prefix_drop(struct kv_cache *cache, uint32_t most);
+uint32_t kv_prefix_pages_registered(const struct kv_cache *cache);
 uint32_t kv_prefix_pages_unused(const struct kv_cache *cache);
 struct prefix_counts kv_prefix_counts(const struct kv_cache *cache);
 

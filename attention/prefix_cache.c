@@ -231,6 +231,11 @@ uint32_t prefix_cache_evict(struct prefix_cache *prefix)
 	return prefix_cache_drop(prefix);
 }
 
+uint32_t prefix_cache_n_registered(const struct prefix_cache *prefix)
+{
+	return prefix->n_registered;
+}
+
 uint32_t prefix_cache_n_unused(const struct prefix_cache *prefix)
 {
 	return prefix->n_unused;

@@ -77,6 +77,7 @@ void prefix_cache_hit(struct prefix_cache *prefix, uint32_t page);
 uint32_t prefix_cache_evict(struct prefix_cache *prefix);
 uint32_t prefix_cache_drop(struct prefix_cache *prefix);
 
+uint32_t prefix_cache_n_registered(const struct prefix_cache *prefix);
 uint32_t prefix_cache_n_unused(const struct prefix_cache *prefix);
 struct prefix_counts prefix_cache_counts(const struct prefix_cache *prefix);
 

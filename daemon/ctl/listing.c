@@ -99,6 +99,37 @@ static const struct table_column requests_columns[] = {
 	{"deadline_s", "DEADLINE", TABLE_SECONDS, .usual = ""},
 };
 
+static const struct table_column pages_columns[] = {
+	{"model", "MODEL", TABLE_TEXT, .cut = true},
+	{"of", NULL, TABLE_TEXT},
+	{"user", "USER", TABLE_TEXT, .cut = true},
+	{"uid", NULL, TABLE_COUNT},
+	{"session", "SESSION", TABLE_COUNT},
+	{"client", "CLIENT", TABLE_TEXT, .wide = true},
+	{"sequences", "SEQUENCES", TABLE_COUNT, .wide = true},
+	{"pages", "PAGES", TABLE_COUNT},
+	{"pinned", "PINNED", TABLE_COUNT},
+	{"registered", "REGISTERED", TABLE_COUNT},
+	{"free", "FREE", TABLE_COUNT},
+	{"unused", "UNUSED", TABLE_COUNT},
+	{"hits", "HITS", TABLE_COUNT},
+	{"evicted", "EVICTED", TABLE_COUNT, .wide = true},
+	{"cached_tokens", "CACHED TOKENS", TABLE_COUNT, .wide = true},
+	{"page_tokens", NULL, TABLE_COUNT},
+};
+
+static const struct table_column limits_columns[] = {
+	{"user", "USER", TABLE_TEXT, .cut = true},
+	{"uid", NULL, TABLE_COUNT},
+	{"resource", "RESOURCE", TABLE_TEXT},
+	{"model", "MODEL", TABLE_TEXT, .cut = true, .usual = ""},
+	{"used", "IN USE", TABLE_COUNT},
+	{"limit", "LIMIT", TABLE_COUNT},
+	{"used_bytes", "MEMORY", TABLE_BYTES},
+	{"limit_bytes", "LIMIT", TABLE_BYTES},
+	{"setting", "SETTING", TABLE_TEXT, .wide = true},
+};
+
 static const struct table_column models_columns[] = {
 	{"name", "NAME", TABLE_TEXT, .cut = true},
 	{"architecture", "ARCHITECTURE", TABLE_TEXT, .wide = true},
@@ -187,6 +218,8 @@ static const struct listing listings[] = {
 	LISTING(status, .flags = TABLE_RECORD),
 	LISTING(sessions, .flags = TABLE_NARROW, .none = "no sessions"),
 	LISTING(requests, .flags = TABLE_NARROW, .none = "no requests"),
+	LISTING(pages, .flags = TABLE_NARROW),
+	LISTING(limits, .flags = TABLE_NARROW),
 	LISTING(models, .flags = TABLE_NARROW),
 	LISTING(graphs, .flags = TABLE_NARROW),
 	LISTING(metrics, .flags = 0),

@@ -37,7 +37,7 @@ struct main_settings {
 enum { OPTION_MODEL, OPTION_SOCKET, OPTION_JSON, OPTION_WIDE, N_OPTIONS };
 
 static const struct command_option main_options[N_OPTIONS] = {
-	[OPTION_MODEL] = {"model", "NAME", "graphs, graphs capture, graphs drop: of that model only"},
+	[OPTION_MODEL] = {"model", "NAME", "graphs, pages, requests, and orders about graphs and pages: of that model only"},
 	[OPTION_SOCKET] = {"socket", "PATH",
 		"the daemon's socket for clients, or the operators' socket beside it, named with -admin (default: "
 		"$MIMEO_SOCKET, else $XDG_RUNTIME_DIR/mimeo/mimeod.sock, else /run/mimeo/mimeod.sock)"},
@@ -55,6 +55,9 @@ static int main_print_help(void)
 		{"requests [list]", "requests that wait, run or were preempted"},
 		{"requests show ID", "one request with all its figures"},
 		{"requests cancel ID", "end a request as its client's cancel does"},
+		{"pages", "KV cache pages by model, user and session, and the prefix cache"},
+		{"pages drop", "empty the prefix cache of pages that no sequence uses"},
+		{"limits", "what each user has of what is limited"},
 		{"models", "models, their attention, graph mode, KV cache and draft models"},
 		{"graphs", "captured graphs and their replays, and steps without a graph"},
 		{"metrics", "all counters in Prometheus' text format"},
@@ -146,18 +149,27 @@ static int main_parse_id(const struct main_id_command *command, char **words, in
 	return EXIT_DONE;
 }
 
+static bool main_takes_model(const char *noun)
+{
+	return strcmp(noun, "graphs") == 0 || strcmp(noun, "pages") == 0 || strcmp(noun, "requests") == 0;
+}
+
 /* The words behind the options. */
 static int main_parse_command(char **words, int n_words, struct main_settings *ret)
 {
 	static const char *const commands[] = {
-		"status", "sessions", "requests", "models", "graphs", "metrics", "drain", "reload"};
+		"status", "sessions", "requests", "pages", "limits", "models", "graphs", "metrics", "drain", "reload"};
 
 	if (n_words == 0)
 		return main_usage("a command is missing");
 	if (n_words >= 2 && strcmp(words[0], "graphs") == 0)
 		return main_parse_order(words + 1, n_words - 1, ret);
-	if (ret->ask.model && strcmp(words[0], "graphs") != 0)
-		return main_usage("--model goes with graphs, graphs capture and graphs drop");
+	if (ret->ask.model && !main_takes_model(words[0]))
+		return main_usage("--model goes with graphs, pages and requests");
+	if (n_words == 2 && strcmp(words[0], "pages") == 0 && strcmp(words[1], "drop") == 0) {
+		ret->ask.op = "drop_pages";
+		return EXIT_DONE;
+	}
 	const struct main_id_command *by_id = n_words >= 2 ? main_find_id_command(words) : NULL;
 	if (by_id)
 		return main_parse_id(by_id, words + 2, n_words - 2, ret);
@@ -271,7 +283,7 @@ static int main_connect(const struct main_settings *options)
 
 static bool main_is_order(const struct ask *ask)
 {
-	static const char *const orders[] = {"drain", "reload", "kill", "cancel", "capture", "drop"};
+	static const char *const orders[] = {"drain", "reload", "kill", "cancel", "capture", "drop", "drop_pages"};
 
 	for (size_t i = 0; i < sizeof(orders) / sizeof(orders[0]); i++) {
 		if (strcmp(ask->op, orders[i]) == 0)
@@ -351,7 +363,7 @@ static int main_print_listing(const struct listing *listing, const struct answer
 	char line[512];
 	size_t length;
 
-	if (model) {
+	if (model && text[0]) {
 		const char *at = main_line_of_model(text, model, &length);
 
 		if (!at)

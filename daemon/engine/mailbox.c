@@ -37,6 +37,7 @@ struct command {
 	struct engine_session *session;
 	uint32_t buffer;
 	struct engine_query *query; /* owned */
+	bool again; /* it goes on in the next turn */
 	struct engine_graphs_order graphs;
 	struct engine_tuning tuning;
 	uint32_t weight;
@@ -221,7 +222,7 @@ static void mailbox_handle(struct engine *engine, struct command *command)
 		engine->stop = true;
 		break;
 	case COMMAND_QUERY:
-		query_run(engine, command->query);
+		command->again = !query_run(engine, command->query);
 		break;
 	case COMMAND_GRAPHS:
 		late_order(&engine->lane, &command->graphs);
@@ -242,6 +243,14 @@ static void mailbox_handle(struct engine *engine, struct command *command)
 	}
 }
 
+static void mailbox_put_back(struct mailbox *mailbox, struct command *command)
+{
+	pthread_mutex_lock(&mailbox->lock);
+	DL_APPEND(mailbox->commands, command);
+	atomic_store(&mailbox->waits, true);
+	pthread_mutex_unlock(&mailbox->lock);
+}
+
 bool mailbox_take(struct engine *engine)
 {
 	struct mailbox *mailbox = &engine->mailbox;
@@ -256,7 +265,10 @@ bool mailbox_take(struct engine *engine)
 	pthread_mutex_unlock(&mailbox->lock);
 	DL_FOREACH_SAFE (commands, command, next) {
 		mailbox_handle(engine, command);
-		free(command);
+		if (command->again)
+			mailbox_put_back(mailbox, command);
+		else
+			free(command);
 	}
 	return true;
 }

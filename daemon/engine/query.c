@@ -15,6 +15,8 @@
 #include "daemon/engine/state.h"
 #include "ipc/clock.h"
 
+#define QUERY_PAGES_A_TURN 256 /* that leave the prefix cache */
+
 const char *engine_request_state_name(enum engine_request_state state)
 {
 	static const char *const names[] = {
@@ -248,6 +250,7 @@ static struct engine_pages_facts query_count_model(const struct runner *runner)
 		.model = runner->index,
 		.n_pages = kv_pages_total(runner->kv),
 		.n_pinned = (uint64_t)runner->slots.pinned.n_pages + runner->slots.pinned.n_promised,
+		.n_registered = kv_prefix_pages_registered(runner->kv),
 		.n_free = kv_pages_free(runner->kv),
 		.n_unused = kv_prefix_pages_unused(runner->kv),
 		.n_hits = counts.hits,
@@ -272,9 +275,9 @@ static struct engine_pages_facts query_count_user(
 static void query_add(struct engine_pages_facts *sum, const struct engine_pages_facts *part)
 {
 	sum->n_sequences += part->n_sequences;
-	sum->n_registered += part->n_registered;
 	if (sum->of != ENGINE_PAGES_USER)
 		return;
+	sum->n_registered += part->n_registered;
 	sum->n_pages += part->n_pages;
 }
 
@@ -319,20 +322,26 @@ static void query_pages(const struct accounting *accounting, struct engine_query
 	assert(query->n <= most);
 }
 
-static void query_drop_pages(struct accounting *accounting, struct engine_query *query)
+/* A part in each turn, so that steps go on. False: there are more. */
+static bool query_drop_pages(struct accounting *accounting, struct engine_query *query)
 {
+	uint32_t most = QUERY_PAGES_A_TURN;
+
 	for (uint32_t i = 0; i < accounting->n_runners; i++) {
 		struct runner *runner = &accounting->runners[i];
+		uint32_t n;
 
 		if (query->model != ENGINE_ALL && query->model != i)
 			continue;
-		query->n += kv_prefix_pages_unused(runner->kv);
-		kv_prefix_drop(runner->kv);
+		n = kv_prefix_drop(runner->kv, most);
 		runner_show_pages(runner);
+		query->n += n;
+		most -= n;
 	}
+	return most > 0;
 }
 
-void query_run(struct engine *engine, struct engine_query *query)
+bool query_run(struct engine *engine, struct engine_query *query)
 {
 	struct accounting *accounting = &engine->accounting;
 
@@ -347,8 +356,10 @@ void query_run(struct engine *engine, struct engine_query *query)
 		query_pages(accounting, query);
 		break;
 	case ENGINE_QUERY_DROP_PAGES:
-		query_drop_pages(accounting, query);
+		if (!query_drop_pages(accounting, query))
+			return false;
 		break;
 	}
 	reports_post_query(&engine->reports, query);
+	return true;
 }

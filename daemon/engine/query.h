@@ -21,7 +21,7 @@ enum engine_query_kind {
 	ENGINE_QUERY_REQUESTS,   /* list those in flight */
 	ENGINE_QUERY_CANCEL,     /* end the request `id` as its client's cancel does */
 	ENGINE_QUERY_PAGES,      /* count pages */
-	ENGINE_QUERY_DROP_PAGES, /* empty the prefix cache of `model`, or of all (ENGINE_ALL), of unused pages */
+	ENGINE_QUERY_DROP_PAGES, /* empty the prefix cache of `model`, or of all (ENGINE_ALL), of unused pages, in several turns */
 };
 
 enum engine_request_state {
@@ -61,7 +61,7 @@ struct engine_pages_facts {
 	uint32_t n_sequences;
 	uint64_t n_pages;      /* in sequences; of a model: all there are */
 	uint64_t n_pinned;     /* or promised to requests that will pin them */
-	uint64_t n_registered; /* leading pages that the prefix cache has */
+	uint64_t n_registered; /* leading pages that the prefix cache has; of a model: all that it has */
 	uint64_t n_free, n_unused; /* of a model; unused ones count as free */
 	uint64_t n_hits, n_evicted; /* of a model: pages taken from the prefix cache, pages that left it for others */
 	uint64_t n_left;       /* of a user: how many more it may pin */
@@ -71,7 +71,8 @@ struct engine_query {
 	enum engine_query_kind kind;
 	uint64_t id;
 	uint32_t model;
-	void *userdata; /* the loop thread's */
+	unsigned tag;   /* the loop thread's */
+	void *userdata; /* the same */
 	/* the answer */
 	int rc;         /* 0, -ENOENT (no such request), -ENOMEM */
 	uint32_t n;     /* of either list; pages dropped */

@@ -6,9 +6,10 @@
  * The protocol of mimeod and mimeoctl on the operators' socket: length-prefixed msgpack, as on the client
  * socket. A request is one map,
  *
- *	{"op": "status"|"sessions"|"models"|"graphs"|"metrics"|"requests"|"drain"|"reload"}
+ *	{"op": "status"|"sessions"|"models"|"graphs"|"metrics"|"requests"|"pages"|"limits"|"drain"|"reload"}
  *	{"op": "kill", "session": number}
  *	{"op": "cancel", "request": number}
+ *	{"op": "drop_pages", "model": name}
  *	{"op": "capture"|"drop", "model": name, "graph": name|"all"|"idle"}
  *
  * (without "model": all models; a graph's name is the one in "graphs"; "idle" with drop only, and for all

@@ -13,10 +13,6 @@
 #include "daemon/serve/buffers.h"
 #include "daemon/serve/exposition.h"
 
-#define ROW(reply, ...)                                                                            \
-	reply_row((reply), (const struct reply_cell[]){__VA_ARGS__},                               \
-		sizeof((const struct reply_cell[]){__VA_ARGS__}) / sizeof(struct reply_cell))
-
 static const char *answers_state_name(const struct serve *serve)
 {
 	const struct engine_stats *stats = engine_stats(serve->options.engine);
@@ -76,7 +72,7 @@ void answers_status(struct serve *serve, struct reply *reply)
 	uint64_t held = builder ? builder_bytes(builder) : 0;
 	uint32_t n_closing, buffers = buffers_count_all(serve, &n_closing);
 
-	ROW(reply, CELL_TEXT("state", answers_state_name(serve)),
+	REPLY_ROW(reply, CELL_TEXT("state", answers_state_name(serve)),
 		CELL_COUNT("pid", (uint64_t)getpid()),
 		CELL_NUMBER("uptime_s", (double)(serve_now_ms() - serve->started_ms) / 1e3),
 		CELL_TEXT("version", MIMEO_VERSION),
@@ -131,7 +127,7 @@ void answers_sessions(struct serve *serve, struct reply *reply)
 		uint64_t bytes;
 		uint32_t n_buffers = buffers_count(session, &bytes);
 
-		ROW(reply, CELL_COUNT("id", port->session), CELL_COUNT("pid", (uint64_t)port->pid),
+		REPLY_ROW(reply, CELL_COUNT("id", port->session), CELL_COUNT("pid", (uint64_t)port->pid),
 			CELL_COUNT("uid", port->uid), CELL_TEXT("name", port->name),
 			CELL_TEXT("state", session->detaching ? "closing" : "open"),
 			CELL_NUMBER("age_s", (double)(now - session->since_ms) / 1e3),
@@ -193,7 +189,7 @@ void answers_models(struct serve *serve, struct reply *reply)
 		char mask[MASK_TEXT_MAX], acceptance[ACCEPTANCE_TEXT_MAX];
 
 		engine_model_facts(serve->options.engine, i, &facts);
-		ROW(reply, CELL_TEXT("name", facts.name),
+		REPLY_ROW(reply, CELL_TEXT("name", facts.name),
 			CELL_TEXT("architecture", facts.model->config.architecture),
 			CELL_COUNT("weights_bytes", facts.weights_bytes),
 			CELL_TEXT("attention", facts.attention),
@@ -235,7 +231,7 @@ static void answers_eager(const char *model, const char *owner, const uint64_t n
 	for (unsigned reason = EAGER_NO + 1; reason < N_EAGER_REASONS; reason++) {
 		if (!n_eager[reason])
 			continue;
-		ROW(reply, CELL_TEXT("model", model), CELL_TEXT("owner", owner),
+		REPLY_ROW(reply, CELL_TEXT("model", model), CELL_TEXT("owner", owner),
 			CELL_TEXT("graph", "none"), CELL_TEXT("mode", graph_mode_name(GRAPH_NONE)),
 			CELL_TEXT("state", eager_reason_name((enum eager_reason)reason)),
 			CELL_COUNT("eager_steps", n_eager[reason]));

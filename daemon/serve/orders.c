@@ -7,8 +7,7 @@
 
 #include <mimeo/types.h>
 
-/* The model's index, ENGINE_ALL for no name, or engine_n_models for an unknown one. */
-static uint32_t orders_find_model(const struct engine *engine, const char *name)
+uint32_t orders_find_model(const struct engine *engine, const char *name)
 {
 	uint32_t n = engine_n_models(engine);
 

@@ -195,3 +195,26 @@ uint64_t quota_used_by(const struct quota *quota, uid_t uid, enum quota_resource
 
 	return user ? user->used.of[resource] : 0;
 }
+
+void quota_each(const struct quota *quota, void (*each)(void *userdata, uid_t uid), void *userdata)
+{
+	struct quota_user *user, *next;
+
+	HASH_ITER (hh, quota->users, user, next)
+		each(userdata, user->uid);
+}
+
+const char *quota_name(enum quota_resource resource)
+{
+	return quota_names[resource].what;
+}
+
+const char *quota_setting(enum quota_resource resource)
+{
+	return quota_names[resource].limit;
+}
+
+bool quota_in_bytes(enum quota_resource resource)
+{
+	return quota_names[resource].unit[0] != '\0';
+}

@@ -53,6 +53,13 @@ bool quota_may_fit(const struct quota *quota, const struct quota_amounts *amount
 int quota_charge(struct quota *quota, uid_t uid, const struct quota_amounts *amounts);
 void quota_release(struct quota *quota, uid_t uid, const struct quota_amounts *amounts);
 
+/* Each user who holds something. */
+void quota_each(const struct quota *quota, void (*each)(void *userdata, uid_t uid), void *userdata);
+/* "shared memory"; the setting that limits it; is it in bytes? */
+const char *quota_name(enum quota_resource resource);
+const char *quota_setting(enum quota_resource resource);
+bool quota_in_bytes(enum quota_resource resource);
+
 /* What all users hold; and one. */
 uint64_t quota_used(const struct quota *quota, enum quota_resource resource);
 uint64_t quota_used_by(const struct quota *quota, uid_t uid, enum quota_resource resource);

@@ -41,6 +41,9 @@ void reply_say(struct reply *reply, int status, const char *text);
 void reply_sayf(struct reply *reply, int status, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 void reply_row(struct reply *reply, const struct reply_cell *cells, size_t n_cells);
+#define REPLY_ROW(reply, ...)                                                                      \
+	reply_row((reply), (const struct reply_cell[]){__VA_ARGS__},                               \
+		sizeof((const struct reply_cell[]){__VA_ARGS__}) / sizeof(struct reply_cell))
 /* The bytes to send are in reply->out. 0, -ENOMEM, or -EMSGSIZE (a row larger than a message). */
 int reply_end(struct reply *reply);
 

@@ -247,7 +247,7 @@ static void test_dropped_pages_are_free_and_those_in_use_stay(void **state)
 {
 	leave(SALT, ids, N_IDS);
 	assert_int_equal(kv_prefix_take(cache, &one, SALT, ids, PAGE_TOKENS), 1);
-	kv_prefix_drop(cache);
+	kv_prefix_drop(cache, UINT32_MAX);
 	assert_int_equal(kv_prefix_pages_unused(cache), 0);
 	assert_int_equal(kv_pages_free(cache), N_PAGES - 1);
 	assert_int_equal(hits(SALT, ids, N_IDS), 1);
@@ -374,7 +374,7 @@ static void test_counts_say_what_happened(void **state)
 	leave(SALT, ids, N_IDS);
 	hits(SALT, ids, 2 * PAGE_TOKENS);
 	occupy(&one, N_PAGES - 2);
-	kv_prefix_drop(cache);
+	kv_prefix_drop(cache, UINT32_MAX);
 	counts = kv_prefix_counts(cache);
 	assert_int_equal(counts.registered, 3);
 	assert_int_equal(counts.hits, 2);
@@ -398,7 +398,7 @@ static void test_nothing_is_registered_without_a_prefix_cache(void **state)
 	assert_int_equal(kv_cache_new(device, &plain, N_PAGES, &cache), 0);
 	leave(SALT, ids, N_IDS);
 	assert_int_equal(hits(SALT, ids, N_IDS), 0);
-	kv_prefix_drop(cache);
+	kv_prefix_drop(cache, UINT32_MAX);
 	assert_int_equal(kv_prefix_pages_unused(cache), 0);
 	assert_int_equal(kv_prefix_counts(cache).registered, 0);
 	kv_check(cache);
@@ -418,7 +418,7 @@ static void test_nothing_allocates_after_the_cache_is_made(void **state)
 		extend(&two, 1, 1);
 		kv_clear(cache, &two);
 	}
-	kv_prefix_drop(cache);
+	kv_prefix_drop(cache, UINT32_MAX);
 	assert_true(kv_prefix_counts(cache).evicted > 0);
 	assert_int_equal(n_allocations, before);
 	kv_table_deinit(&one); /* allocations are counted */

@@ -272,7 +272,7 @@ static void walk_release(struct walk *w)
 
 static void walk_drop(struct walk *w)
 {
-	kv_prefix_drop(w->cache);
+	kv_prefix_drop(w->cache, UINT32_MAX);
 	for (uint32_t i = 1; i <= N_PAGES; i++) {
 		if (!w->pages[i].users)
 			w->pages[i].serial = 0;

@@ -130,6 +130,71 @@ static void test_id_of_a_request_that_ended_is_of_no_other(void **state)
 	}
 }
 
+static void test_pages_are_those_of_open_sequences_and_of_the_prefix_cache(void **state)
+{
+	struct rig *rig = *state;
+	struct rig_client *client = &rig->client;
+	int32_t prompt[64];
+	struct engine_query *answer;
+
+	/* four whole pages that stay in the cache, and two sequences of one page each */
+	rig_nonsense(prompt, 64, 1);
+	rig_must(client, rig_ask(client, 0, 0, prompt, 64, 4, MIMEO_GENERATE_IGNORE_EOS));
+	rig_open_histories(client, 2, "1+2=");
+	RIG_AWAIT(client->port->n_pages == 2);
+	answer = asked(rig, (struct engine_query){.kind = ENGINE_QUERY_PAGES});
+	assert_int_equal(answer->n, 3);
+	assert_int_equal(answer->pages[0].of, ENGINE_PAGES_MODEL);
+	assert_int_equal(answer->pages[0].n_pages, 512);
+	assert_int_equal(answer->pages[0].n_free, 510);
+	assert_int_equal(answer->pages[0].n_unused, 4);
+	assert_int_equal(answer->pages[0].n_registered, 4);
+	assert_int_equal(answer->pages[1].of, ENGINE_PAGES_USER);
+	assert_int_equal(answer->pages[1].n_pages, 2);
+	assert_int_equal(answer->pages[1].n_left, 256);
+	assert_int_equal(answer->pages[2].of, ENGINE_PAGES_SESSION);
+	assert_int_equal(answer->pages[2].n_sequences, 2);
+	assert_int_equal(answer->pages[2].n_pinned, 0);
+	engine_query_free(answer);
+	rig_close_histories(client, 2);
+}
+
+static void test_dropped_pages_of_the_prefix_cache_are_found_by_no_request(void **state)
+{
+	struct rig *rig = *state;
+	struct rig_client *client = &rig->client;
+	int32_t prompt[64];
+	struct engine_query *answer;
+
+	rig_nonsense(prompt, 64, 1);
+	rig_must(client, rig_ask(client, 0, 0, prompt, 64, 4, MIMEO_GENERATE_IGNORE_EOS));
+	answer = asked(rig, (struct engine_query){.kind = ENGINE_QUERY_DROP_PAGES, .model = 1});
+	assert_int_equal(answer->n, 0);
+	engine_query_free(answer);
+	answer = asked(rig, (struct engine_query){.kind = ENGINE_QUERY_DROP_PAGES, .model = ENGINE_ALL});
+	assert_int_equal(answer->n, 4);
+	engine_query_free(answer);
+	assert_int_equal(rig_facts(rig).pages_cached, 0);
+	assert_int_equal(rig_must(client, rig_ask(client, 0, 0, prompt, 64, 4, MIMEO_GENERATE_IGNORE_EOS)).n_cached, 0);
+}
+
+static void test_many_pages_are_dropped_in_several_turns(void **state)
+{
+	struct rig *rig = *state;
+	int32_t prompt[496];
+	struct engine_query *answer;
+
+	for (uint32_t i = 0; i < 10; i++) {
+		rig_nonsense(prompt, 496, i);
+		rig_must(&rig->client, rig_ask(&rig->client, 0, 0, prompt, 496, 2, MIMEO_GENERATE_IGNORE_EOS));
+	}
+	RIG_AWAIT(rig_facts(rig).pages_cached == 310);
+	answer = asked(rig, (struct engine_query){.kind = ENGINE_QUERY_DROP_PAGES, .model = ENGINE_ALL});
+	assert_int_equal(answer->n, 310);
+	engine_query_free(answer);
+	assert_int_equal(rig_facts(rig).pages_cached, 0);
+}
+
 static void test_queries_that_nobody_takes_are_freed_with_the_engine(void **state)
 {
 	struct rig *rig = *state;
@@ -145,6 +210,11 @@ int main(void)
 		QUERY_TEST(test_requests_are_listed_in_the_order_of_their_submission, ),
 		QUERY_TEST(test_operators_cancel_ends_a_request_as_its_clients_does_and_says_whose_it_was, ),
 		QUERY_TEST(test_id_of_a_request_that_ended_is_of_no_other, ),
+		QUERY_TEST(test_pages_are_those_of_open_sequences_and_of_the_prefix_cache,
+			.prefix_sharing = ENGINE_PREFIX_ALL),
+		QUERY_TEST(test_dropped_pages_of_the_prefix_cache_are_found_by_no_request,
+			.prefix_sharing = ENGINE_PREFIX_ALL),
+		QUERY_TEST(test_many_pages_are_dropped_in_several_turns, .prefix_sharing = ENGINE_PREFIX_ALL),
 		QUERY_TEST(test_queries_that_nobody_takes_are_freed_with_the_engine, ),
 	};
 

@@ -122,6 +122,42 @@ static void test_request_is_shown_and_cancelled_by_its_id(void **state)
 	mimeo_close(m);
 }
 
+static const json_t *row_of(const json_t *rows, const char *key, const char *value)
+{
+	const json_t *row;
+	size_t i;
+
+	json_array_foreach(rows, i, row)
+	{
+		const char *text = json_string_value(json_object_get(row, key));
+
+		if (text && strcmp(text, value) == 0)
+			return row;
+	}
+	fail_msg("no row whose %s is %s", key, value);
+	return NULL;
+}
+
+static void test_pages_and_limits_count_what_a_client_has(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 0, 1 << 20);
+	json_t *pages, *limits;
+
+	assert_serves(m, 1);
+	pages = json_of(MIMEOCTL("--json", "pages"));
+	assert_int_equal(number_of(row_of(pages, "of", "model"), "pages"), daemon_count(*state, "pages_total"));
+	assert_int_equal(number_of(row_of(pages, "of", "user"), "uid"), getuid());
+	assert_true(json_is_string(json_object_get(row_of(pages, "of", "session"), "client")));
+	limits = json_of(MIMEOCTL("--json", "limits"));
+	assert_int_equal(number_of(row_of(limits, "resource", "sessions"), "used"), 1);
+	assert_true(number_of(row_of(limits, "resource", "shared memory"), "used_bytes") >= 1 << 20);
+	assert_int_equal(MIMEOCTL("pages", "drop")->status, 0);
+	assert_int_equal(MIMEOCTL("--model", "none", "pages", "drop")->status, 1);
+	json_decref(limits);
+	json_decref(pages);
+	mimeo_close(m);
+}
+
 static void test_session_is_shown_by_its_id(void **state)
 {
 	struct mimeo *m = daemon_connect(*state, 0, 0);
@@ -142,6 +178,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		GROUP_TEST(test_request_is_shown_and_cancelled_by_its_id),
 		GROUP_TEST(test_session_is_shown_by_its_id),
+		GROUP_TEST(test_pages_and_limits_count_what_a_client_has),
 	};
 
 	watchdog(WATCHDOG_SECONDS);

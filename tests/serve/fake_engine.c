@@ -263,12 +263,36 @@ static const struct engine_request_facts fake_requests[] = {
 		.uid = 4000000000, .pid = 101, .name = "agents", .sequence = 3},
 };
 
+static const struct engine_pages_facts fake_pages[] = {
+	{.of = ENGINE_PAGES_MODEL, .n_sequences = 3, .n_pages = 100, .n_pinned = 4, .n_registered = 30, .n_free = 80,
+		.n_unused = 20, .n_hits = 12, .n_evicted = 5},
+	{.of = ENGINE_PAGES_USER, .uid = 4000000000, .n_sequences = 3, .n_pages = 20, .n_pinned = 4, .n_registered = 10,
+		.n_left = 46},
+	{.of = ENGINE_PAGES_SESSION, .uid = 4000000000, .session = 2, .name = "agents", .n_sequences = 3, .n_pages = 20,
+		.n_pinned = 4, .n_registered = 10},
+};
+
+static void fake_answer_pages(struct engine_query *query)
+{
+	query->pages = malloc(sizeof(fake_pages));
+	if (!query->pages)
+		abort();
+	memcpy(query->pages, fake_pages, sizeof(fake_pages));
+	for (unsigned i = 1; i < sizeof(fake_pages) / sizeof(fake_pages[0]); i++)
+		query->pages[i].uid = geteuid();
+	query->n = sizeof(fake_pages) / sizeof(fake_pages[0]);
+}
+
 static void fake_answer(struct engine *engine, struct engine_query *query)
 {
 	query->requests = malloc(sizeof(fake_requests));
 	if (!query->requests)
 		abort();
 	memcpy(query->requests, fake_requests, sizeof(fake_requests));
+	if (query->kind == ENGINE_QUERY_PAGES)
+		fake_answer_pages(query);
+	if (query->kind == ENGINE_QUERY_DROP_PAGES)
+		query->n = query->model == ENGINE_ALL ? 20 : 1;
 	if (query->kind == ENGINE_QUERY_REQUESTS)
 		query->n = sizeof(fake_requests) / sizeof(fake_requests[0]);
 	if (query->kind == ENGINE_QUERY_CANCEL && query->id == 7)

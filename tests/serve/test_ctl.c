@@ -221,7 +221,8 @@ static void test_wrong_command_line_is_named_and_exits_3(void **state)
 		{"requests cancel", "requests cancel needs one request number"},
 		{"requests show 7 8", "requests show needs one request number"},
 		{"requests cancel x", "not a request number: x"},
-		{"--model m status", "--model goes with graphs, graphs capture and graphs drop"},
+		{"pages empty", "one word too many: empty"},
+		{"--model m status", "--model goes with graphs, pages and requests"},
 	};
 	char line[512], expected[256], said[256];
 

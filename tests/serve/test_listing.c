@@ -73,7 +73,7 @@ static void test_models_on_a_terminal_have_their_drafts_in_a_table_below(void **
 
 static void test_tables_on_a_terminal_have_80_columns_at_most(void **state)
 {
-	static const char *const ops[] = {"sessions", "requests", "models", "graphs"};
+	static const char *const ops[] = {"sessions", "requests", "pages", "limits", "models", "graphs"};
 	struct msg_hello hello = client_hello();
 	struct client client;
 
