@@ -2,10 +2,10 @@
 #include "daemon/ctl/listing.h"
 
 #include <errno.h>
-#include <inttypes.h>
-#include <pwd.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "daemon/ctl/users.h"
 
 static const struct table_column status_columns[] = {
 	{"state", "state", TABLE_TEXT},
@@ -170,7 +170,7 @@ static const struct table_column drafts_columns[] = {
 	{"draft", "DRAFT", TABLE_TEXT},
 	{"draft_tokens", "K", TABLE_COUNT},
 #define DRAFTS_WITHOUT_FIGURES 3
-	{"tokens_per_verification", "PER VERIFICATION", TABLE_NUMBER},
+	{"tokens_per_verification", "PER VERIFY", TABLE_NUMBER},
 	{"acceptance", "ACCEPTANCE", TABLE_TEXT},
 	{"draft_seconds", "TIME", TABLE_SECONDS},
 };
@@ -255,23 +255,24 @@ static void listing_fill_cell(struct table *table, const struct table_column *co
 	}
 }
 
-static bool listing_is_of_model(const struct answer *answer, size_t row, const char *model)
+static bool listing_holds(const struct answer *answer, size_t row, const struct listing_filter *filter)
 {
 	char name[128];
 
-	return !model || strcmp(answer_text(answer, row, "model", name, sizeof(name)), model) == 0;
+	if (filter->model && strcmp(answer_text(answer, row, "model", name, sizeof(name)), filter->model) != 0)
+		return false;
+	return !filter->has_uid || answer_count(answer, row, "uid", UINT64_MAX) == filter->uid;
 }
 
-/* The daemon sends numbers of users: names may come from a network, which it must not wait for. */
 static void listing_fill_user(struct table *table, const struct answer *answer, size_t row)
 {
 	const uint64_t uid = answer_count(answer, row, "uid", UINT64_MAX);
-	const struct passwd *user = uid <= UINT32_MAX ? getpwuid((uid_t)uid) : NULL;
-	char number[24];
+	char name[64];
 
-	snprintf(number, sizeof(number), "%" PRIu64, uid);
-	if (uid <= UINT32_MAX)
-		table_set_text(table, "user", user ? user->pw_name : number);
+	if (uid > UINT32_MAX)
+		return;
+	users_name((uid_t)uid, name, sizeof(name));
+	table_set_text(table, "user", name);
 }
 
 static void listing_fill_row(struct table *table, const struct listing *listing,
@@ -361,19 +362,22 @@ int listing_print_text(const char *text, FILE *file, enum table_form form)
 	return table_write(file, "\n", 1);
 }
 
-int listing_print(const struct listing *listing, const struct answer *answer, const char *model,
+int listing_print(const struct listing *listing, const struct answer *answer, const struct listing_filter *filter,
 	FILE *file, enum table_form form)
 {
 	CLEANUP(cleanup_table) struct table *table = NULL;
+	size_t n_rows = 0;
 
 	int rc = table_new(&table, listing->columns, listing->n_columns, listing->flags);
 	if (rc < 0)
 		return rc;
 	for (size_t row = 0; row < answer->n_rows; row++) {
-		if (listing_is_of_model(answer, row, model))
-			listing_fill_row(table, listing, answer, row);
+		if (!listing_holds(answer, row, filter))
+			continue;
+		listing_fill_row(table, listing, answer, row);
+		n_rows++;
 	}
-	if (listing->none && answer->n_rows == 0 && form != TABLE_AS_JSON)
+	if (listing->none && n_rows == 0 && form != TABLE_AS_JSON)
 		return listing_print_text(listing->none, file, form);
 	rc = table_print(table, file, form);
 	if (rc < 0 || form != TABLE_AS_TEXT || listing->columns != models_columns)

@@ -4,6 +4,8 @@
 
 /* Which columns a listing has, and its table from a reply. */
 
+#include <sys/types.h>
+
 #include "daemon/ctl/ask.h"
 #include "daemon/output/table.h"
 
@@ -15,10 +17,17 @@ struct listing {
 	const char *none; /* said where there are no rows; NULL: nothing is */
 };
 
+/* Which rows are printed: all that have these values. */
+struct listing_filter {
+	const char *model; /* NULL: any */
+	bool has_uid;
+	uid_t uid;
+};
+
 /* By the operation; NULL: its answers have no rows. */
 const struct listing *listing_find(const char *op);
-/* model NULL: all rows; else those whose "model" it is. 0 or -errno. */
-int listing_print(const struct listing *listing, const struct answer *answer, const char *model,
+/* The rows that the filter does not leave out. 0 or -errno. */
+int listing_print(const struct listing *listing, const struct answer *answer, const struct listing_filter *filter,
 	FILE *file, enum table_form form);
 /* The row of that "id" alone, with all columns. -ENOENT: there is none. */
 int listing_print_one(const struct listing *listing, const struct answer *answer, uint64_t id, FILE *file,

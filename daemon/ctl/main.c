@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -12,32 +11,34 @@
 
 #include "build-config.h"
 #include "daemon/config/command_line.h"
-#include "daemon/config/digits.h"
 #include "daemon/ctl/ask.h"
+#include "daemon/ctl/complete.h"
 #include "daemon/ctl/listing.h"
+#include "daemon/ctl/names.h"
 #include "daemon/ctl/order.h"
+#include "daemon/ctl/reach.h"
+#include "daemon/ctl/suggest.h"
+#include "daemon/ctl/users.h"
+#include "daemon/ctl/verbs.h"
 #include "ipc/cleanup.h"
 #include "ipc/socket.h"
 
-enum { EXIT_DONE = 0, EXIT_ERROR = 1, EXIT_NOT_SERVING = 2, EXIT_USAGE = 3 };
-
-#define CONNECT_TIMEOUT_MS 5000u
 #define PROGRESS_MS 500
-#define GRAPH_NAME_MAX 32 /* with terminator */
 
 struct main_settings {
 	const char *socket; /* NULL: the default */
 	enum table_form form;
+	struct listing_filter filter;
+	struct verbs_command command;
 	struct ask ask;
-	char graph[2 * GRAPH_NAME_MAX];
-	uint64_t show; /* the id of the one row to show */
-	bool shows;
+	bool done; /* nothing is left to do */
 };
 
-enum { OPTION_MODEL, OPTION_SOCKET, OPTION_JSON, OPTION_WIDE, N_OPTIONS };
+enum { OPTION_MODEL, OPTION_USER, OPTION_SOCKET, OPTION_JSON, OPTION_WIDE, N_OPTIONS };
 
 static const struct command_option main_options[N_OPTIONS] = {
 	[OPTION_MODEL] = {"model", "NAME", "graphs, pages, requests, and orders about graphs and pages: of that model only"},
+	[OPTION_USER] = {"user", "NAME", "sessions, requests, pages, limits: of that user only, by name or number"},
 	[OPTION_SOCKET] = {"socket", "PATH",
 		"the daemon's socket for clients, or the operators' socket beside it, named with -admin (default: "
 		"$MIMEO_SOCKET, else $XDG_RUNTIME_DIR/mimeo/mimeod.sock, else /run/mimeo/mimeod.sock)"},
@@ -47,31 +48,8 @@ static const struct command_option main_options[N_OPTIONS] = {
 
 static int main_print_help(void)
 {
-	static const char *const commands[][2] = {
-		{"status", "state and counters; exits 0 if serving, 1 if unreachable, 2 if not serving (the state "
-			"says why: it loads, drains or failed)"},
-		{"sessions", "clients that are attached"},
-		{"sessions show ID", "one session with all its figures"},
-		{"requests [list]", "requests that wait, run or were preempted"},
-		{"requests show ID", "one request with all its figures"},
-		{"requests cancel ID", "end a request as its client's cancel does"},
-		{"pages", "KV cache pages by model, user and session, and the prefix cache"},
-		{"pages drop", "empty the prefix cache of pages that no sequence uses"},
-		{"limits", "what each user has of what is limited"},
-		{"models", "models, their attention, graph mode, KV cache and draft models"},
-		{"graphs", "captured graphs and their replays, and steps without a graph"},
-		{"metrics", "all counters in Prometheus' text format"},
-		{"reload", "read the configuration again: applies what can change while it serves, and "
-			"names what needs a restart"},
-		{"drain", "refuse new requests, finish those in flight, exit; waits for it"},
-		{"sessions kill ID", "end a session"},
-		{"graphs capture GRAPH | all", "capture graphs that are not captured, named as listed"},
-		{"graphs drop GRAPH | all | idle", "drop graphs; idle: those not replayed for 10 to 20 s"},
-	};
-
 	fputs("Usage: mimeoctl [--socket PATH] [--json | --wide] COMMAND\n\nShow and control mimeod.\n\n", stdout);
-	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
-		command_line_print(stdout, commands[i][0], 24, commands[i][1]);
+	verbs_print(stdout);
 	fputc('\n', stdout);
 	command_line_print_options(stdout, main_options, N_OPTIONS);
 	return fflush(stdout) == EOF ? EXIT_ERROR : EXIT_DONE;
@@ -79,111 +57,41 @@ static int main_print_help(void)
 
 /* ---- options ---- */
 
-__attribute__((format(printf, 1, 2))) static int main_usage(const char *format, ...)
+/* An unknown option, or one that is misused. */
+static int main_refuse_option(const struct command_line *line)
 {
-	va_list arguments;
+	const char *names[N_OPTIONS + 2] = {[N_OPTIONS] = "help", [N_OPTIONS + 1] = "version"};
+	const char *word = line->argv[optind - 1], *better = NULL;
 
-	va_start(arguments, format);
-	fputs("mimeoctl: ", stderr);
-	vfprintf(stderr, format, arguments);
-	fputs(": see mimeoctl --help\n", stderr);
-	va_end(arguments);
-	return EXIT_USAGE;
+	for (size_t i = 0; i < N_OPTIONS; i++)
+		names[i] = main_options[i].name;
+	if (strncmp(word, "--", 2) == 0 && strstr(line->error, "unknown option"))
+		better = suggest(word + 2, names, N_OPTIONS + 2);
+	if (better)
+		return verbs_refuse("%s (did you mean --%s?)", line->error, better);
+	return verbs_refuse("%s", line->error);
 }
 
-/* "capture", "drop", and a graph: its name has a space, "FULL 8x1", and may be one word or two. */
-static int main_parse_order(char **words, int n_words, struct main_settings *ret)
+/* The command's request, once its words and the options are known. */
+static int main_make_ask(struct main_settings *options)
 {
-	bool drop = strcmp(words[0], "drop") == 0;
+	const struct verbs_command *command = &options->command;
+	const struct verb *verb = command->verb;
 
-	if (!drop && strcmp(words[0], "capture") != 0)
-		return main_usage("one word too many: %s", words[0]);
-	if (n_words < 2 || n_words > 3)
-		return main_usage("graphs %s needs a graph name%s", words[0],
-			drop ? ", 'all' or 'idle'" : " or 'all'");
-	int n = snprintf(ret->graph, sizeof(ret->graph), n_words == 2 ? "%s" : "%s %s", words[1],
-		n_words == 2 ? "" : words[2]);
-	if (n >= GRAPH_NAME_MAX)
-		return main_usage("no graph has so long a name: %s", words[1]);
-	ret->ask.op = words[0];
-	ret->ask.graph = ret->graph;
+	if (options->filter.model && !(verb->flags & VERB_TAKES_MODEL))
+		return verbs_refuse("--model goes with graphs, pages and requests");
+	if (options->filter.has_uid && !(verb->flags & VERB_TAKES_USER))
+		return verbs_refuse("--user goes with sessions, requests, pages and limits");
+	options->ask = (struct ask){
+		.op = verb->op,
+		.model = options->filter.model,
+		.graph = verb->argument == VERB_GRAPH ? command->graph : NULL,
+		.session = command->id,
+		.has_session = verb->argument == VERB_SESSION && verb->kind == VERB_ORDERS,
+		.request = command->id,
+		.has_request = verb->argument == VERB_REQUEST && verb->kind == VERB_ORDERS,
+	};
 	return EXIT_DONE;
-}
-
-/* Commands about one session or request. */
-static const struct main_id_command {
-	const char *noun, *verb, *op;
-} main_id_commands[] = {
-	{"sessions", "kill", "kill"},
-	{"sessions", "show", "sessions"},
-	{"requests", "show", "requests"},
-	{"requests", "cancel", "cancel"},
-};
-
-static const struct main_id_command *main_find_id_command(char **words)
-{
-	for (size_t i = 0; i < sizeof(main_id_commands) / sizeof(main_id_commands[0]); i++) {
-		const struct main_id_command *command = &main_id_commands[i];
-
-		if (strcmp(words[0], command->noun) == 0 && strcmp(words[1], command->verb) == 0)
-			return command;
-	}
-	return NULL;
-}
-
-static int main_parse_id(const struct main_id_command *command, char **words, int n_words, struct main_settings *ret)
-{
-	const int length = (int)strlen(command->noun) - 1; /* without the s */
-	const char *at = n_words == 1 ? words[0] : "";
-	uint64_t id;
-
-	if (n_words != 1)
-		return main_usage("%s %s needs one %.*s number", command->noun, command->verb, length, command->noun);
-	if (digits_parse(&at, UINT64_MAX, &id) < 0 || *at)
-		return main_usage("not a %.*s number: %s", length, command->noun, words[0]);
-	ret->ask.op = command->op;
-	ret->shows = strcmp(command->verb, "show") == 0;
-	ret->show = ret->ask.session = ret->ask.request = id;
-	ret->ask.has_session = strcmp(command->verb, "kill") == 0;
-	ret->ask.has_request = strcmp(command->verb, "cancel") == 0;
-	return EXIT_DONE;
-}
-
-static bool main_takes_model(const char *noun)
-{
-	return strcmp(noun, "graphs") == 0 || strcmp(noun, "pages") == 0 || strcmp(noun, "requests") == 0;
-}
-
-/* The words behind the options. */
-static int main_parse_command(char **words, int n_words, struct main_settings *ret)
-{
-	static const char *const commands[] = {
-		"status", "sessions", "requests", "pages", "limits", "models", "graphs", "metrics", "drain", "reload"};
-
-	if (n_words == 0)
-		return main_usage("a command is missing");
-	if (n_words >= 2 && strcmp(words[0], "graphs") == 0)
-		return main_parse_order(words + 1, n_words - 1, ret);
-	if (ret->ask.model && !main_takes_model(words[0]))
-		return main_usage("--model goes with graphs, pages and requests");
-	if (n_words == 2 && strcmp(words[0], "pages") == 0 && strcmp(words[1], "drop") == 0) {
-		ret->ask.op = "drop_pages";
-		return EXIT_DONE;
-	}
-	const struct main_id_command *by_id = n_words >= 2 ? main_find_id_command(words) : NULL;
-	if (by_id)
-		return main_parse_id(by_id, words + 2, n_words - 2, ret);
-	if (n_words == 2 && strcmp(words[0], "requests") == 0 && strcmp(words[1], "list") == 0)
-		n_words--;
-	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
-		if (strcmp(words[0], commands[i]) != 0)
-			continue;
-		if (n_words > 1)
-			return main_usage("one word too many: %s", words[1]);
-		ret->ask.op = commands[i];
-		return EXIT_DONE;
-	}
-	return main_usage("unknown command: %s", words[0]);
 }
 
 static int main_print(const char *text)
@@ -191,23 +99,30 @@ static int main_print(const char *text)
 	return fputs(text, stdout) == EOF || fflush(stdout) == EOF ? EXIT_ERROR : EXIT_DONE;
 }
 
-/* An exit status; with EXIT_DONE and without ask.op there is nothing left to do. */
+/* An exit status. */
 static int main_parse_options(int argc, char **argv, struct main_settings *ret)
 {
 	struct command_line line = {.argc = argc, .argv = argv, .options = main_options, .n_options = N_OPTIONS};
-	int option;
+	int option, status;
 
 	while ((option = command_line_next(&line)) != COMMAND_END) {
 		switch (option) {
 		case COMMAND_HELP:
+			ret->done = true;
 			return main_print_help();
 		case COMMAND_VERSION:
+			ret->done = true;
 			return main_print("mimeoctl " MIMEO_VERSION "\n");
 		case OPTION_SOCKET:
 			ret->socket = line.value;
 			break;
 		case OPTION_MODEL:
-			ret->ask.model = line.value;
+			ret->filter.model = line.value;
+			break;
+		case OPTION_USER:
+			ret->filter.has_uid = true;
+			if (!users_find(line.value, &ret->filter.uid))
+				return verbs_refuse("no user is called %s", line.value);
 			break;
 		case OPTION_JSON:
 			ret->form = TABLE_AS_JSON;
@@ -217,92 +132,27 @@ static int main_parse_options(int argc, char **argv, struct main_settings *ret)
 				ret->form = TABLE_AS_WIDE_TEXT;
 			break;
 		default:
-			return main_usage("%s", line.error);
+			return main_refuse_option(&line);
 		}
 	}
-	return main_parse_command(argv + optind, argc - optind, ret);
+	status = verbs_parse(argv + optind, argc - optind, &ret->command);
+	return status == EXIT_DONE ? main_make_ask(ret) : status;
 }
 
-/* ---- reaching the daemon ---- */
-
-/* Is it the path of an operators' socket, "x-admin.sock" or "x-admin"? */
-static bool main_names_admin(const char *path)
-{
-	static const char *const tails[] = {"-admin.sock", "-admin"};
-	size_t length = strlen(path);
-
-	for (int i = 0; i < 2; i++) {
-		size_t tail = strlen(tails[i]);
-
-		if (length > tail && strcmp(path + length - tail, tails[i]) == 0)
-			return true;
-	}
-	return false;
-}
-
-static int main_find_sockets(const struct main_settings *options, char client[SOCKET_PATH_MAX],
-	char admin[SOCKET_PATH_MAX])
-{
-	int rc = socket_path(client, options->socket);
-
-	if (rc < 0)
-		return rc;
-	return client[0] ? socket_admin_path(admin, client) : -EINVAL;
-}
-
-/* The connection, or -errno after one line that says what to do. */
-static int main_connect(const struct main_settings *options)
-{
-	char client[SOCKET_PATH_MAX], admin[SOCKET_PATH_MAX];
-
-	int rc = main_find_sockets(options, client, admin);
-	if (rc < 0) {
-		fprintf(stderr,
-			"mimeoctl: the socket's path must be 1 to %d bytes with -admin, this one has "
-			"%zu\n",
-			SOCKET_PATH_MAX - 1, socket_path_bytes(options->socket));
-		return rc;
-	}
-	int fd = socket_connect(admin, CONNECT_TIMEOUT_MS);
-	if (fd == -ENOENT && main_names_admin(client)) {
-		strcpy(admin, client);
-		fd = socket_connect(admin, CONNECT_TIMEOUT_MS);
-	}
-	if (fd == -EACCES)
-		fprintf(stderr,
-			"mimeoctl: %s: permission denied: be root or the user that mimeod runs "
-			"as\n",
-			admin);
-	else if (fd < 0)
-		fprintf(stderr,
-			"mimeoctl: no daemon answers on %s (%s): start mimeod, or name its socket "
-			"with --socket\n",
-			admin, strerror(-fd));
-	return fd;
-}
-
-static bool main_is_order(const struct ask *ask)
-{
-	static const char *const orders[] = {"drain", "reload", "kill", "cancel", "capture", "drop", "drop_pages"};
-
-	for (size_t i = 0; i < sizeof(orders) / sizeof(orders[0]); i++) {
-		if (strcmp(ask->op, orders[i]) == 0)
-			return true;
-	}
-	return false;
-}
+/* ---- asking the daemon ---- */
 
 /* The reply, or NULL after one line. */
-static struct answer *main_ask(int fd, const struct ask *ask)
+static struct answer *main_ask(int fd, const struct main_settings *options)
 {
+	const enum verb_kind kind = options->command.verb->kind;
 	struct answer *answer;
 
-	int rc = ask_once(fd, ask, &answer);
+	int rc = ask_once(fd, &options->ask, &answer);
 	if (rc == 0)
 		return answer;
 	if (rc == -ETIMEDOUT) {
 		fprintf(stderr, "mimeoctl: the daemon did not answer within %u s%s\n",
-			ASK_TIMEOUT_MS / 1000, main_is_order(ask)
+			ASK_TIMEOUT_MS / 1000, kind != VERB_LISTS && kind != VERB_SHOWS
 				? ": the order may still take effect when the daemon goes on" : "");
 		return NULL;
 	}
@@ -357,8 +207,9 @@ static const char *main_line_of_model(const char *text, const char *model, size_
 
 /* The answer's text, and then its rows. -ENOENT: there is no such model. */
 static int main_print_listing(const struct listing *listing, const struct answer *answer,
-	const char *model, enum table_form form)
+	const struct listing_filter *filter, enum table_form form)
 {
+	const char *model = filter->model;
 	const char *text = answer->text;
 	char line[512];
 	size_t length;
@@ -377,33 +228,45 @@ static int main_print_listing(const struct listing *listing, const struct answer
 		if (rc < 0)
 			return rc;
 	}
-	return listing_print(listing, answer, model, stdout, form);
+	return listing_print(listing, answer, filter, stdout, form);
 }
 
 static int main_list(const struct main_settings *options, const struct answer *answer)
 {
+	const struct verbs_command *command = &options->command;
 	const struct listing *listing = listing_find(options->ask.op);
 	int rc;
 
 	if (!listing)
 		rc = main_print_text(answer->text, options->form);
-	else if (options->shows)
-		rc = listing_print_one(listing, answer, options->show, stdout, options->form);
+	else if (command->verb->kind == VERB_SHOWS)
+		rc = listing_print_one(listing, answer, command->id, stdout, options->form);
 	else if (strcmp(options->ask.op, "metrics") == 0 && options->form != TABLE_AS_JSON)
 		rc = table_write(stdout, answer->text, strlen(answer->text));
 	else
-		rc = main_print_listing(listing, answer, options->ask.model, options->form);
+		rc = main_print_listing(listing, answer, &options->filter, options->form);
 	if (rc == 0)
 		return main_listed(options, answer);
-	if (rc == -ENOENT && options->shows)
+	if (rc == -ENOENT && command->verb->kind == VERB_SHOWS)
 		fprintf(stderr, "mimeoctl: no %.*s %" PRIu64 " is there: see mimeoctl %s\n",
-			(int)strlen(options->ask.op) - 1, options->ask.op, options->show, options->ask.op);
+			(int)strlen(options->ask.op) - 1, options->ask.op, command->id, options->ask.op);
 	else if (rc == -ENOENT)
-		fprintf(stderr, "mimeoctl: no model is called %s: see mimeoctl models\n",
-			options->ask.model);
+		fprintf(stderr, "mimeoctl: no model is called %s: see mimeoctl models\n", options->filter.model);
 	else
 		fprintf(stderr, "mimeoctl: cannot write: %s\n", strerror(-rc));
 	return EXIT_ERROR;
+}
+
+/* What was probably meant, where a model or a graph is not there. */
+static void main_suggest_name(int fd, enum names_of of, const char *name)
+{
+	CLEANUP(names_deinit) struct names names = {0};
+
+	if (!name || names_ask(fd, of, &names) < 0)
+		return;
+	const char *better = suggest(name, (const char *const *)names.items, names.n);
+	if (better && strcmp(better, name) != 0)
+		fprintf(stderr, "mimeoctl: did you mean %s?\n", better);
 }
 
 static void main_show_progress(const struct answer *answer)
@@ -537,20 +400,31 @@ static int main_follow_order(struct main_settings *options, int fd)
 
 static int main_run(struct main_settings *options)
 {
-	CLEANUP(cleanup_close) int fd = main_connect(options);
+	CLEANUP(cleanup_close) int fd = reach_daemon(options->socket);
 	if (fd < 0)
 		return EXIT_ERROR;
-	CLEANUP(cleanup_answer) struct answer *answer = main_ask(fd, &options->ask);
+	CLEANUP(cleanup_answer) struct answer *answer = main_ask(fd, options);
 	if (!answer)
 		return EXIT_ERROR;
 	if (answer->status < 0) {
 		fprintf(stderr, "mimeoctl: %s (%s)\n", answer->text,
 			mimeo_status_name(answer->status));
+		main_suggest_name(fd, NAMES_MODELS, options->ask.model);
+		main_suggest_name(fd, NAMES_GRAPHS, options->ask.graph);
 		return EXIT_ERROR;
 	}
-	if (strcmp(options->ask.op, "drain") == 0)
+	switch (options->command.verb->kind) {
+	case VERB_DRAINS:
 		return main_drain(options, fd, answer);
-	return options->ask.graph ? main_follow_order(options, fd) : main_list(options, answer);
+	case VERB_FOLLOWS:
+		return main_follow_order(options, fd);
+	default:
+		break;
+	}
+	int status = main_list(options, answer);
+	if (status == EXIT_ERROR)
+		main_suggest_name(fd, NAMES_MODELS, options->ask.model);
+	return status;
 }
 
 int main(int argc, char **argv)
@@ -560,5 +434,10 @@ int main(int argc, char **argv)
 	};
 
 	int status = main_parse_options(argc, argv, &options);
-	return options.ask.op && status == EXIT_DONE ? main_run(&options) : status;
+	if (status != EXIT_DONE || options.done)
+		return status;
+	if (options.command.verb->kind != VERB_COMPLETES)
+		return main_run(&options);
+	complete_print(options.command.words, options.command.n_words, main_options, N_OPTIONS, stdout);
+	return main_print("");
 }

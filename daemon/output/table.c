@@ -230,7 +230,7 @@ static int table_fill_record(
 {
 	scols_table_enable_noheadings(lines, 1);
 	if (!scols_table_new_column(lines, "key", 0, 0) ||
-		!scols_table_new_column(lines, "value", 0, 0))
+		!scols_table_new_column(lines, "value", 0, form == TABLE_AS_TEXT ? SCOLS_FL_WRAP : 0))
 		return -ENOMEM;
 	for (size_t i = 0; i < table->n_columns && table->n_rows > 0; i++) {
 		char buffer[TABLE_FORMAT_MAX];
@@ -262,7 +262,7 @@ static int table_print_text(const struct table *table, FILE *file, enum table_fo
 	/* An empty table prints nothing, not even its headings. */
 	if (scols_table_get_nlines(lines) == 0)
 		return 0;
-	if ((table->flags & TABLE_NARROW) && form == TABLE_AS_TEXT) {
+	if ((table->flags & (TABLE_NARROW | TABLE_RECORD)) && form == TABLE_AS_TEXT) {
 		scols_table_set_termforce(lines, SCOLS_TERMFORCE_ALWAYS);
 		scols_table_set_termwidth(lines, TABLE_NARROW_COLUMNS);
 	}

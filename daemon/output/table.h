@@ -48,8 +48,8 @@ struct table_column {
 
 enum table_form { TABLE_AS_TEXT, TABLE_AS_WIDE_TEXT, TABLE_AS_JSON };
 
-/* One row at most: as text a line for each column, as JSON an object instead of an array of them.
- */
+/* One row at most: as text a line for each column, as JSON an object instead of an array of them. In TABLE_AS_TEXT a
+ * long value goes on in the next line. */
 #define TABLE_RECORD 1u
 /* In TABLE_AS_TEXT lines have TABLE_NARROW_COLUMNS at most, if cutting suffices. */
 #define TABLE_NARROW 2u

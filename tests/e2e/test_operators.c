@@ -158,6 +158,79 @@ static void test_pages_and_limits_count_what_a_client_has(void **state)
 	mimeo_close(m);
 }
 
+/* The candidates for the last word have this one among them, ahead of a tab. */
+static bool offers(const char *const *words, const char *candidate)
+{
+	const struct program_output *output = mimeoctl(words);
+	char line[80];
+
+	assert_int_equal(output->status, 0);
+	snprintf(line, sizeof(line), "%s\t", candidate);
+	return strncmp(output->text, line, strlen(line)) == 0 || strstr(output->text, line);
+}
+#define OFFERS(candidate, ...)                                                                     \
+	offers((const char *const[]){"complete", "--", "--socket", group_daemon.socket, __VA_ARGS__, NULL}, candidate)
+
+static void test_completion_knows_what_the_daemon_has(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	json_t *rows = json_of(MIMEOCTL("--json", "sessions"));
+	char id[24];
+
+	snprintf(id, sizeof(id), "%lld", (long long)number_of(json_array_get(rows, 0), "id"));
+	assert_true(OFFERS(id, "sessions", "kill", ""));
+	assert_false(OFFERS(id, "sessions", "kill", "x"));
+	assert_true(OFFERS(test_model(), "--model", ""));
+	assert_true(OFFERS("FULL", "graphs", "drop", "F"));
+	assert_true(OFFERS("8", "graphs", "drop", "FULL", "") || OFFERS("8x1", "graphs", "drop", "FULL", ""));
+	json_decref(rows);
+	rows = json_of(MIMEOCTL("--json", "limits"));
+	assert_true(OFFERS(json_string_value(json_object_get(row_of(rows, "resource", "sessions"), "user")), "--user", ""));
+	json_decref(rows);
+	mimeo_close(m);
+}
+
+/* What bash puts in place of the last word. */
+static void test_bash_completes_by_the_shipped_script(void **state)
+{
+	char script[512];
+	static struct program_output output;
+
+	snprintf(script, sizeof(script),
+		"source '%s'; COMP_WORDS=(mimeoctl --socket '%s' --model ''); COMP_CWORD=4; _mimeoctl '%s'; "
+		"printf '%%s\n' \"${COMPREPLY[@]}\"",
+		source_path("completion/mimeoctl.bash"), group_daemon.socket, build_path("daemon/mimeoctl"));
+	program_run((const char *const[]){"/bin/bash", "-c", script, NULL}, &output);
+	snprintf(script, sizeof(script), "%s\n", test_model());
+	assert_string_equal(output.text, script);
+}
+
+static void test_misspelt_names_of_the_daemons_are_corrected(void **state)
+{
+	char name[64], meant[128];
+
+	snprintf(name, sizeof(name), "%sx", test_model());
+	snprintf(meant, sizeof(meant), "did you mean %s?", test_model());
+	assert_non_null(strstr(MIMEOCTL("--model", name, "graphs")->text, meant));
+	assert_non_null(strstr(MIMEOCTL("--model", name, "pages", "drop")->text, meant));
+	assert_non_null(strstr(MIMEOCTL("graphs", "drop", "FULL 8y1")->text, "did you mean FULL 8x1?"));
+}
+
+static void test_user_is_a_filter_of_rows(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	char uid[16], other[16];
+	json_t *rows;
+
+	snprintf(uid, sizeof(uid), "%u", (unsigned)getuid());
+	snprintf(other, sizeof(other), "%u", (unsigned)getuid() + 1);
+	rows = json_of(MIMEOCTL("--json", "--user", uid, "sessions"));
+	assert_int_equal(json_array_size(rows), 1);
+	json_decref(rows);
+	assert_string_equal(MIMEOCTL("--user", other, "sessions")->text, "no sessions\n");
+	mimeo_close(m);
+}
+
 static void test_session_is_shown_by_its_id(void **state)
 {
 	struct mimeo *m = daemon_connect(*state, 0, 0);
@@ -178,6 +251,10 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		GROUP_TEST(test_request_is_shown_and_cancelled_by_its_id),
 		GROUP_TEST(test_session_is_shown_by_its_id),
+		GROUP_TEST(test_completion_knows_what_the_daemon_has),
+		GROUP_TEST(test_bash_completes_by_the_shipped_script),
+		GROUP_TEST(test_misspelt_names_of_the_daemons_are_corrected),
+		GROUP_TEST(test_user_is_a_filter_of_rows),
 		GROUP_TEST(test_pages_and_limits_count_what_a_client_has),
 	};
 

@@ -211,7 +211,15 @@ static void test_wrong_command_line_is_named_and_exits_3(void **state)
 		{"--bogus status", "--bogus: unknown option"},
 		{"status --socket", "--socket: needs a value"},
 		{"status --json=1", "--json=1: takes no value"},
-		{"statu", "unknown command: statu"},
+		{"statu", "unknown command: statu (did you mean status?)"},
+		{"Sesions", "unknown command: Sesions (did you mean sessions?)"},
+		{"met", "unknown command: met (did you mean metrics?)"},
+		{"reboot", "unknown command: reboot"},
+		{"sessions klil 7", "one word too many: klil (did you mean kill?)"},
+		{"requests cancle 7", "one word too many: cancle (did you mean cancel?)"},
+		{"--jsno status", "--jsno: unknown option (did you mean --json?)"},
+		{"--user root status", "--user goes with sessions, requests, pages and limits"},
+		{"--user 5000000000 sessions", "no user is called 5000000000"},
 		{"status all", "one word too many: all"},
 		{"graphs build", "one word too many: build"},
 		{"graphs capture", "graphs capture needs a graph name or 'all'"},
@@ -234,6 +242,64 @@ static void test_wrong_command_line_is_named_and_exits_3(void **state)
 		assert_ptr_equal(fgets(said, sizeof(said), output), said);
 		assert_string_equal(said, expected);
 		assert_int_equal(WEXITSTATUS(pclose(output)), 3);
+	}
+}
+
+/* The program's output; the caller's to free. */
+static char *output_of(const char *words)
+{
+	char line[512], *text = NULL;
+	size_t size;
+
+	snprintf(line, sizeof(line), "'%s' %s 2>&1", mimeoctl, words);
+	FILE *output = popen(line, "r");
+	assert_non_null(output);
+	if (getdelim(&text, &size, EOF, output) < 0) {
+		free(text);
+		text = strdup("");
+	}
+	assert_int_equal(WEXITSTATUS(pclose(output)), 0);
+	assert_non_null(text);
+	return text;
+}
+
+static void test_words_are_completed_without_a_daemon(void **state)
+{
+	static const struct {
+		const char *words, *candidates; /* each ahead of a tab, with a blank behind */
+	} table[] = {
+		{"st", "status "},
+		{"''", "status sessions requests pages limits models graphs metrics drain "},
+		{"--json sessions ''", "show kill "},
+		{"sessions s", "show "},
+		{"graphs", "graphs "},
+		{"graphs drop ''", "all idle "},
+		{"graphs capture ''", "all "},
+		{"--js", "--json "},
+		{"--socket /tmp/x", ""},
+		{"--socket = /tmp/x sta", "status "},
+		{"--socket=/tmp/x sta", "status "},
+		{"status ''", ""},
+		{"bogus ''", ""},
+	};
+	char line[256], found[256];
+
+	for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+		size_t used = 0;
+
+		snprintf(line, sizeof(line), "complete -- --socket /nowhere/m.sock %s", table[i].words);
+		char *text = output_of(line);
+		found[0] = '\0';
+		for (char *at = text; *at; at += strcspn(at, "\n"), at += *at == '\n') {
+			const size_t length = strcspn(at, "\t\n");
+
+			assert_true(used + length + 2 <= sizeof(found));
+			memcpy(found + used, at, length);
+			memcpy(found + used + length, " ", 2);
+			used += length + 1;
+		}
+		assert_string_equal(found, table[i].candidates);
+		free(text);
 	}
 }
 
@@ -268,6 +334,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(
 			test_operators_socket_may_be_named_itself, setup, teardown),
 		cmocka_unit_test(test_wrong_command_line_is_named_and_exits_3),
+		cmocka_unit_test(test_words_are_completed_without_a_daemon),
 		cmocka_unit_test(test_impossible_socket_path_is_named_with_its_length),
 	};
 

@@ -34,7 +34,8 @@ static char *printed_of(
 	FILE *file = open_memstream(&text, &size);
 
 	assert_non_null(file);
-	assert_int_equal(listing_print(listing_find(op), answer, model, file, form), 0);
+	assert_int_equal(
+		listing_print(listing_find(op), answer, &(struct listing_filter){.model = model}, file, form), 0);
 	fclose(file);
 	answer_free(answer);
 	/* a copy: compilers take the stream's own for a pointer to this frame */
@@ -65,8 +66,8 @@ static void test_models_on_a_terminal_have_their_drafts_in_a_table_below(void **
 
 	assert_non_null(drafts);
 	assert_string_equal(drafts + 2,
-		"NAME      DRAFT  K  PER VERIFICATION  ACCEPTANCE        TIME\n"
-		"tinycalc  Eagle  3              2.75  0.95 0.75 0.25  250 us\n");
+		"NAME      DRAFT  K  PER VERIFY  ACCEPTANCE        TIME\n"
+		"tinycalc  Eagle  3        2.75  0.95 0.75 0.25  250 us\n");
 	assert_null(strstr(text, "DRAFT TOKENS"));
 	free(text);
 }
@@ -86,6 +87,19 @@ static void test_tables_on_a_terminal_have_80_columns_at_most(void **state)
 		free(text);
 	}
 	client_close(&client);
+}
+
+/* As many models as there can be, with names and numbers as long as they can be; a path as long as one can be. */
+static void test_tables_of_the_largest_values_have_80_columns_at_most(void **state)
+{
+	static const char *const ops[] = {"status", "requests", "pages", "limits", "models", "graphs"};
+
+	for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {
+		char *text = printed(*state, ops[i], TABLE_AS_TEXT);
+
+		assert_fits(text, 80);
+		free(text);
+	}
 }
 
 static void test_text_on_a_terminal_has_80_columns_at_most(void **state)
@@ -152,7 +166,8 @@ static void test_no_sessions_are_said_to_be_none(void **state)
 
 static void test_requests_that_are_usual_have_no_column_for_it(void **state)
 {
-	char *text = printed(*state, "requests", TABLE_AS_TEXT), *wide = printed(*state, "requests", TABLE_AS_WIDE_TEXT);
+	char *text = printed(*state, "requests", TABLE_AS_TEXT);
+	char *wide = printed(*state, "requests", TABLE_AS_WIDE_TEXT);
 
 	/* one has a class and a deadline; a user without a name has a number */
 	assert_non_null(strstr(text, "CLASS"));
@@ -189,8 +204,8 @@ static void test_draft_is_shown_before_its_first_verification(void **state)
 
 	assert_non_null(drafts);
 	assert_string_equal(drafts + 2,
-		"NAME      DRAFT  K  PER VERIFICATION  ACCEPTANCE  TIME\n"
-		"tinycalc  Eagle  3                 -  -              -\n");
+		"NAME      DRAFT  K  PER VERIFY  ACCEPTANCE  TIME\n"
+		"tinycalc  Eagle  3           -  -              -\n");
 	free(text);
 }
 
@@ -283,6 +298,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		harness_test(test_models_on_a_terminal_have_their_drafts_in_a_table_below),
 		harness_test(test_tables_on_a_terminal_have_80_columns_at_most),
+		harness_test_with(test_tables_of_the_largest_values_have_80_columns_at_most, harness_configure_large),
 		harness_test(test_text_on_a_terminal_has_80_columns_at_most),
 		harness_test(test_graphs_name_the_configured_mode_if_it_was_lowered),
 		harness_test_with(test_graphs_name_a_mode_once_that_is_as_configured, configure_as_resolved),

@@ -154,6 +154,25 @@ static void test_full_disk_is_an_error(void **state)
 	}
 }
 
+static void test_long_value_of_a_record_goes_on_in_the_next_line_on_a_terminal(void **state)
+{
+	static const struct table_column column = {"path", "path", TABLE_TEXT};
+	char path[120], *text;
+
+	memset(path, 'p', sizeof(path) - 1);
+	path[sizeof(path) - 1] = '\0';
+	for (int wide = 0; wide < 2; wide++) {
+		struct table *table;
+
+		assert_int_equal(table_new(&table, &column, 1, TABLE_RECORD), 0);
+		table_row(table);
+		table_set_text(table, "path", path);
+		text = printed(table, wide ? TABLE_AS_WIDE_TEXT : TABLE_AS_TEXT, 0);
+		assert_int_equal(strcspn(text, "\n"), wide ? 6 + 119 : 80);
+		free(text);
+	}
+}
+
 static void test_record_is_lines_and_one_object(void **state)
 {
 	char *text = printed(sample(TABLE_RECORD), TABLE_AS_TEXT, 0);
@@ -274,6 +293,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_text_has_units_and_right_aligned_numbers),
 		cmocka_unit_test(test_json_has_raw_numbers_and_all_columns),
+		cmocka_unit_test(test_long_value_of_a_record_goes_on_in_the_next_line_on_a_terminal),
 		cmocka_unit_test(test_record_is_lines_and_one_object),
 		cmocka_unit_test(test_wide_columns_are_in_the_wide_text_and_in_json_only),
 		cmocka_unit_test(test_narrow_table_cuts_text_to_80_columns),

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/ctl/verbs.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include "daemon/config/command_line.h"
+#include "daemon/config/digits.h"
+#include "daemon/ctl/suggest.h"
+
+#define VERBS_COLUMN 24
+#define VERBS_WORD_MAX 32
+
+static const struct verb verbs[] = {
+	{"status", "", "state and counters; exits 0 if serving, 1 if unreachable, 2 if not serving (the state says why: it "
+		"loads, drains or failed)", "status"},
+	{"sessions", "", "clients that are attached", "sessions", .flags = VERB_TAKES_USER},
+	{"sessions show", "ID", "one session with all its figures", "sessions", VERB_SESSION, VERB_SHOWS},
+	{"sessions kill", "ID", "end a session", "kill", VERB_SESSION, VERB_ORDERS},
+	{"requests", "", "requests that wait, run or were preempted", "requests",
+		.flags = VERB_TAKES_MODEL | VERB_TAKES_USER},
+	{"requests list", "", NULL, "requests", .flags = VERB_TAKES_MODEL | VERB_TAKES_USER},
+	{"requests show", "ID", "one request with all its figures", "requests", VERB_REQUEST, VERB_SHOWS},
+	{"requests cancel", "ID", "end a request as its client's cancel does", "cancel", VERB_REQUEST, VERB_ORDERS},
+	{"pages", "", "KV cache pages by model, user and session, and the prefix cache", "pages",
+		.flags = VERB_TAKES_MODEL | VERB_TAKES_USER},
+	{"pages drop", "", "empty the prefix cache of pages that no sequence uses", "drop_pages", VERB_NOTHING,
+		VERB_ORDERS, VERB_TAKES_MODEL},
+	{"limits", "", "what each user has of what is limited", "limits", .flags = VERB_TAKES_USER},
+	{"models", "", "models, their attention, graph mode, KV cache and draft models", "models"},
+	{"graphs", "", "captured graphs and their replays, and steps without a graph", "graphs",
+		.flags = VERB_TAKES_MODEL},
+	{"graphs capture", "GRAPH | all", "capture graphs that are not captured, named as listed", "capture", VERB_GRAPH,
+		VERB_FOLLOWS, VERB_TAKES_MODEL},
+	{"graphs drop", "GRAPH | all | idle", "drop graphs; idle: those not replayed for 10 to 20 s", "drop", VERB_GRAPH,
+		VERB_FOLLOWS, VERB_TAKES_MODEL},
+	{"metrics", "", "all counters in Prometheus' text format", "metrics"},
+	{"reload", "", "read the configuration again: applies what can change while it serves, and names what needs a "
+		"restart", "reload", VERB_NOTHING, VERB_ORDERS},
+	{"drain", "", "refuse new requests, finish those in flight, exit; waits for it", "drain", VERB_NOTHING,
+		VERB_DRAINS},
+	{"complete", "-- WORD...", NULL, NULL, VERB_WORDS, VERB_COMPLETES},
+};
+
+const struct verb *verbs_all(size_t *ret_n)
+{
+	*ret_n = sizeof(verbs) / sizeof(verbs[0]);
+	return verbs;
+}
+
+int verbs_refuse(const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	fputs("mimeoctl: ", stderr);
+	vfprintf(stderr, format, arguments);
+	fputs(": see mimeoctl --help\n", stderr);
+	va_end(arguments);
+	return EXIT_USAGE;
+}
+
+void verbs_print(FILE *out)
+{
+	for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
+		char name[64];
+
+		snprintf(name, sizeof(name), "%s%s%s", verbs[i].words, verbs[i].arguments[0] ? " " : "",
+			verbs[i].arguments);
+		if (verbs[i].help)
+			command_line_print(out, name, VERBS_COLUMN, verbs[i].help);
+	}
+}
+
+bool verbs_word(const struct verb *verb, unsigned index, char *ret, size_t size)
+{
+	const char *at = verb->words;
+
+	for (; index > 0 && *at; index--) {
+		at += strcspn(at, " ");
+		at += *at == ' ';
+	}
+	assert(size > strcspn(at, " "));
+	snprintf(ret, size, "%.*s", (int)strcspn(at, " "), at);
+	return *at != '\0';
+}
+
+/* ---- finding one ---- */
+
+/* How many words the verb has, if all of them are the first ones; else 0. */
+static int verbs_match(const struct verb *verb, char **words, int n_words)
+{
+	char word[VERBS_WORD_MAX];
+	int n = 0;
+
+	while (verbs_word(verb, (unsigned)n, word, sizeof(word))) {
+		if (n == n_words || strcmp(words[n], word) != 0)
+			return 0;
+		n++;
+	}
+	return n;
+}
+
+/* The verb with the most words; *ret_n: how many. NULL: none. */
+static const struct verb *verbs_find(char **words, int n_words, int *ret_n)
+{
+	const struct verb *found = NULL;
+
+	*ret_n = 0;
+	for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
+		int n = verbs_match(&verbs[i], words, n_words);
+
+		if (n <= *ret_n)
+			continue;
+		*ret_n = n;
+		found = &verbs[i];
+	}
+	return found;
+}
+
+/* Words that would have been right at that place, behind words[0] if index is 1. */
+static const char *verbs_suggest(char **words, int index)
+{
+	static char candidates[sizeof(verbs) / sizeof(verbs[0])][VERBS_WORD_MAX];
+	const char *names[sizeof(verbs) / sizeof(verbs[0])];
+	size_t n = 0;
+
+	for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
+		char first[VERBS_WORD_MAX];
+
+		verbs_word(&verbs[i], 0, first, sizeof(first));
+		if (!verbs[i].op || (index == 1 && strcmp(first, words[0]) != 0) ||
+			!verbs_word(&verbs[i], (unsigned)index, candidates[n], sizeof(candidates[n])))
+			continue;
+		names[n] = candidates[n];
+		n++;
+	}
+	return suggest(words[index], names, n);
+}
+
+static int verbs_refuse_word(const char *what, char **words, int index)
+{
+	const char *better = verbs_suggest(words, index);
+
+	if (better)
+		return verbs_refuse("%s: %s (did you mean %s?)", what, words[index], better);
+	return verbs_refuse("%s: %s", what, words[index]);
+}
+
+/* ---- arguments ---- */
+
+static int verbs_parse_id(struct verbs_command *command)
+{
+	const char *what = command->verb->argument == VERB_SESSION ? "session" : "request";
+
+	if (command->n_words != 1)
+		return verbs_refuse("%s needs one %s number", command->verb->words, what);
+	const char *at = command->words[0];
+	if (digits_parse(&at, UINT64_MAX, &command->id) < 0 || *at)
+		return verbs_refuse("not a %s number: %s", what, command->words[0]);
+	return EXIT_DONE;
+}
+
+/* A graph's name has a space, "FULL 8x1", and may be one word or two. */
+static int verbs_parse_graph(struct verbs_command *command)
+{
+	char **words = command->words;
+
+	if (command->n_words < 1 || command->n_words > 2)
+		return verbs_refuse("%s needs a graph name%s", command->verb->words,
+			strstr(command->verb->arguments, "idle") ? ", 'all' or 'idle'" : " or 'all'");
+	int n = snprintf(command->graph, sizeof(command->graph), command->n_words == 1 ? "%s" : "%s %s", words[0],
+		command->n_words == 1 ? "" : words[1]);
+	return n < VERBS_GRAPH_MAX ? EXIT_DONE : verbs_refuse("no graph has so long a name: %s", words[0]);
+}
+
+int verbs_parse(char **words, int n_words, struct verbs_command *ret)
+{
+	int n;
+
+	if (n_words == 0)
+		return verbs_refuse("a command is missing");
+	ret->verb = verbs_find(words, n_words, &n);
+	if (!ret->verb)
+		return verbs_refuse_word("unknown command", words, 0);
+	ret->words = words + n;
+	ret->n_words = n_words - n;
+	switch (ret->verb->argument) {
+	case VERB_SESSION:
+	case VERB_REQUEST:
+		return verbs_parse_id(ret);
+	case VERB_GRAPH:
+		return verbs_parse_graph(ret);
+	case VERB_WORDS:
+		return EXIT_DONE;
+	case VERB_NOTHING:
+		break;
+	}
+	return ret->n_words ? verbs_refuse_word("one word too many", words, n) : EXIT_DONE;
+}
