@@ -13,6 +13,7 @@
 #include "daemon/config/command_line.h"
 #include "daemon/ctl/ask.h"
 #include "daemon/ctl/complete.h"
+#include "daemon/ctl/doctor.h"
 #include "daemon/ctl/listing.h"
 #include "daemon/ctl/names.h"
 #include "daemon/ctl/order.h"
@@ -436,6 +437,8 @@ int main(int argc, char **argv)
 	int status = main_parse_options(argc, argv, &options);
 	if (status != EXIT_DONE || options.done)
 		return status;
+	if (options.command.verb->kind == VERB_EXAMINES)
+		return doctor_run(options.socket, options.form);
 	if (options.command.verb->kind != VERB_COMPLETES)
 		return main_run(&options);
 	complete_print(options.command.words, options.command.n_words, main_options, N_OPTIONS, stdout);

@@ -40,6 +40,8 @@ static const struct verb verbs[] = {
 		"restart", "reload", VERB_NOTHING, VERB_ORDERS},
 	{"drain", "", "refuse new requests, finish those in flight, exit; waits for it", "drain", VERB_NOTHING,
 		VERB_DRAINS},
+	{"doctor", "", "what of this machine costs speed or features, and what to do; needs no daemon; exits 0 if nothing "
+		"does, 1 if something does, 2 if it could not tell", "doctor", VERB_NOTHING, VERB_EXAMINES},
 	{"complete", "-- WORD...", NULL, NULL, VERB_WORDS, VERB_COMPLETES},
 };
 

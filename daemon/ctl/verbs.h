@@ -22,6 +22,7 @@ enum verb_kind {
 	VERB_ORDERS,    /* prints its text */
 	VERB_FOLLOWS,   /* an order about graphs: waits for it */
 	VERB_DRAINS,
+	VERB_EXAMINES,  /* the machine: needs no daemon */
 	VERB_COMPLETES, /* asks the daemon by itself, if at all */
 };
 

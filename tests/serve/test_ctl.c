@@ -215,6 +215,7 @@ static void test_wrong_command_line_is_named_and_exits_3(void **state)
 		{"Sesions", "unknown command: Sesions (did you mean sessions?)"},
 		{"met", "unknown command: met (did you mean metrics?)"},
 		{"reboot", "unknown command: reboot"},
+		{"doctor all", "one word too many: all"},
 		{"sessions klil 7", "one word too many: klil (did you mean kill?)"},
 		{"requests cancle 7", "one word too many: cancle (did you mean cancel?)"},
 		{"--jsno status", "--jsno: unknown option (did you mean --json?)"},
@@ -269,7 +270,7 @@ static void test_words_are_completed_without_a_daemon(void **state)
 		const char *words, *candidates; /* each ahead of a tab, with a blank behind */
 	} table[] = {
 		{"st", "status "},
-		{"''", "status sessions requests pages limits models graphs metrics drain "},
+		{"''", "status sessions requests pages limits models graphs metrics drain doctor "},
 		{"--json sessions ''", "show kill "},
 		{"sessions s", "show "},
 		{"graphs", "graphs "},
