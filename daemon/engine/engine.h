@@ -134,6 +134,8 @@ struct engine_port {
 	_Atomic(struct event *) *fences; /* [entries] by request index, NULL: none; or NULL */
 	struct engine_report protocol, detached; /* the engine's */
 	_Atomic uint64_t n_requests, n_tokens, n_prompt_tokens, n_cached_tokens;
+	/* Of generate requests: first tokens, the time from submissions to them, and between tokens. */
+	_Atomic uint64_t n_firsts, first_ns, between_ns;
 	_Atomic uint32_t n_in_flight, n_waiting, n_sequences, n_pages;
 };
 
@@ -280,7 +282,8 @@ struct engine_model_facts {
 	uint64_t weights_bytes, weights_read_bytes, kv_bytes, pool_bytes, graph_bytes;
 	double load_seconds, capture_seconds;
 	uint32_t n_graphs, n_ready; /* descriptors, and those of them that are captured */
-	uint64_t n_tokens_out, n_steps;
+	uint64_t n_tokens_out, n_steps, n_rows;
+	uint64_t n_firsts, first_ns, between_ns; /* as in engine_port */
 	uint64_t n_cached_tokens; /* that the prefix cache had: not computed */
 	uint32_t pages_cached;    /* unused pages that it keeps; they count as free */
 	uint64_t n_evicted, n_preempted; /* idle sequences, requests: their pages went to others */

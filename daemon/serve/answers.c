@@ -91,6 +91,8 @@ void answers_status(struct serve *serve, struct reply *reply)
 		CELL_COUNT("tokens_in", atomic_load(&stats->n_tokens_in)),
 		CELL_COUNT("tokens_out", atomic_load(&stats->n_tokens_out)),
 		CELL_COUNT("steps", atomic_load(&stats->n_steps)),
+		CELL_COUNT("rows", atomic_load(&stats->n_rows)),
+		CELL_NUMBER("device_busy_s", (double)atomic_load(&stats->lane_ns) * 1e-9),
 		CELL_COUNT("replays", atomic_load(&stats->n_replays)),
 		CELL_COUNT("shared_replays", atomic_load(&stats->n_shared_replays)),
 		CELL_COUNT("eager_mode", atomic_load(&stats->n_eager[EAGER_MODE])),
@@ -139,6 +141,9 @@ void answers_sessions(struct serve *serve, struct reply *reply)
 			CELL_COUNT("prompt_tokens", atomic_load(&port->n_prompt_tokens)),
 			CELL_COUNT("cached_tokens", atomic_load(&port->n_cached_tokens)),
 			CELL_COUNT("tokens", atomic_load(&port->n_tokens)),
+			CELL_COUNT("first_tokens", atomic_load(&port->n_firsts)),
+			CELL_NUMBER("first_token_s", (double)atomic_load(&port->first_ns) * 1e-9),
+			CELL_NUMBER("between_tokens_s", (double)atomic_load(&port->between_ns) * 1e-9),
 			CELL_COUNT("arena_bytes", port->region.arena_bytes),
 			CELL_COUNT("buffers", n_buffers), CELL_COUNT("buffer_bytes", bytes));
 	}
@@ -182,6 +187,15 @@ static double answers_draft_seconds(const struct engine_speculation *s)
 	return s->n_draft_steps ? (double)s->draft_ns * 1e-9 / (double)s->n_draft_steps : 0;
 }
 
+static uint64_t answers_n_eager(const struct engine_model_facts *facts)
+{
+	uint64_t n = 0;
+
+	for (unsigned i = 0; i < N_EAGER_REASONS; i++)
+		n += facts->n_eager[i];
+	return n;
+}
+
 void answers_models(struct serve *serve, struct reply *reply)
 {
 	for (uint32_t i = 0; i < engine_n_models(serve->options.engine); i++) {
@@ -211,7 +225,13 @@ void answers_models(struct serve *serve, struct reply *reply)
 			CELL_COUNT("pool_bytes", facts.pool_bytes),
 			CELL_NUMBER("load_seconds", facts.load_seconds),
 			CELL_COUNT("steps", facts.n_steps),
+			CELL_COUNT("rows", facts.n_rows),
+			CELL_COUNT("eager_steps", answers_n_eager(&facts)),
 			CELL_COUNT("tokens_out", facts.n_tokens_out),
+			CELL_COUNT("first_tokens", facts.n_firsts),
+			CELL_NUMBER("first_token_s", (double)facts.first_ns * 1e-9),
+			CELL_NUMBER("between_tokens_s", (double)facts.between_ns * 1e-9),
+			CELL_COUNT("cached_tokens", facts.n_cached_tokens),
 			CELL_TEXT("draft", facts.draft ? facts.draft : ""),
 			CELL_COUNT("draft_tokens", facts.n_drafts),
 			CELL_NUMBER("tokens_per_verification",

@@ -58,6 +58,34 @@ static void assert_ended_by(uint32_t index, unsigned field, int32_t ms)
 	assert_int_equal(results[index].values[1], ms);
 }
 
+/* ---- times of tokens, from the same stamps ---- */
+
+static void test_times_to_the_first_token_and_between_the_others_are_summed(void **state)
+{
+	const struct engine_port *port;
+	struct engine_model_facts facts;
+	uint64_t n;
+
+	open_engine(&(struct rig_options){.max_requests = 8});
+	port = client.port;
+	rig_submit(&client, request_of(0, 20, 0, 0));
+	dry_now_ns += 70 * MS; /* it is read late */
+	for (uint32_t i = 0; i < 30; i++)
+		step();
+	n = atomic_load(&port->n_tokens);
+	assert_int_equal(port->n_firsts, 1);
+	assert_true(n > 10);
+	assert_in_range(port->first_ns, 70 * MS + STEP_NS, 70 * MS + 4 * STEP_NS);
+	/* each look at the clock takes a nanosecond */
+	assert_in_range(port->between_ns, (n - 1) * STEP_NS, (n - 1) * STEP_NS + MS);
+	facts = rig_facts(&dry.rig);
+	assert_int_equal(facts.n_firsts, 1);
+	assert_int_equal(facts.first_ns, port->first_ns);
+	assert_int_equal(facts.between_ns, port->between_ns);
+	assert_true(facts.n_rows >= n);
+	close_engine();
+}
+
 /* ---- when ---- */
 
 /* More requests than slots and pages, so that they wait, run and are preempted, with both kinds of deadlines. */
@@ -249,6 +277,7 @@ static void test_deadline_that_passes_costs_nothing_for_others_that_do_not(void 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_times_to_the_first_token_and_between_the_others_are_summed),
 		cmocka_unit_test(test_no_request_is_returned_a_step_after_its_deadline),
 		cmocka_unit_test(test_first_token_that_came_in_time_ends_its_deadline),
 		cmocka_unit_test(test_request_without_a_token_ends_by_its_first_deadline),

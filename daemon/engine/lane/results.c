@@ -68,6 +68,25 @@ static void results_take_token(struct request *request, struct sequence *s, int3
 		finish_request(request, MIMEO_OK, MIMEO_FINISH_LENGTH, NULL);
 }
 
+/* A row brings the request's first token, or its next ones. */
+static void results_count_time(struct request *request, uint64_t now)
+{
+	struct engine_port *port = request->session->port;
+	const uint64_t since = request->n_generated ? request->last_token_ns : request->deadlines.submitted_ns;
+	const uint64_t ns = now > since ? now - since : 0;
+
+	request->last_token_ns = now;
+	if (request->n_generated) {
+		counter_add(&port->between_ns, ns);
+		counter_add(&request->runner->between_ns, ns);
+		return;
+	}
+	counter_add(&port->n_firsts, 1);
+	counter_add(&port->first_ns, ns);
+	counter_add(&request->runner->n_firsts, 1);
+	counter_add(&request->runner->first_ns, ns);
+}
+
 /* n: prompt tokens of the request computed so far. */
 static void results_take_prompt(struct request *request, uint32_t n)
 {
@@ -137,7 +156,7 @@ static void results_end_without_token(struct request *request, struct sequence *
 /* The row's tokens: one, or, if it verifies, the accepted draft tokens and one more; or none. The host had counted
  * one. Tokens behind the request's end are dropped. */
 static void results_take_tokens(struct request *request, struct sequence *s, const struct inflight_row *row,
-	const int32_t *sampled, const struct token_logprob *logprobs)
+	const int32_t *sampled, const struct token_logprob *logprobs, uint64_t now)
 {
 	uint32_t n_drafts = s->runner->options.n_drafts, n = 1, taken = 0;
 	bool ended;
@@ -151,6 +170,7 @@ static void results_take_tokens(struct request *request, struct sequence *s, con
 		results_end_without_token(request, s);
 		return;
 	}
+	results_count_time(request, now);
 	s->n_computed += n - 1;
 	s->n_drafted += s->n_drafts ? n - 1 : 0;
 	while (taken < n && s->request == request) {
@@ -185,7 +205,8 @@ static void results_take_row(struct lane *lane, struct inflight *inflight, uint3
 	results_take_prompt(request, results_prompt_done(s, request));
 	if (row->sample)
 		results_take_tokens(
-			request, s, row, sampled, inflight->slot->logprobs + first * LOGPROBS_WIDTH);
+			request, s, row, sampled, inflight->slot->logprobs + first * LOGPROBS_WIDTH,
+			lane->work_since_ns);
 }
 
 /* Count the device time of this step and, if it continues rows of the step before, the gap between the two. A

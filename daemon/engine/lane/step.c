@@ -282,6 +282,7 @@ static void step_count(
 	counter_add(&stats->n_steps, 1);
 	counter_add(&runner->n_steps, 1);
 	counter_add(&stats->n_rows, inflight->n_rows);
+	counter_add(&runner->n_rows, inflight->n_rows);
 	counter_add(&stats->n_tokens_in, n_tokens);
 	if (entry) {
 		counter_add(&stats->n_replays, 1);
