@@ -35,7 +35,7 @@ offered()
 }
 
 build="gcc libc6-dev meson ninja-build pkg-config liburing-dev libjansson-dev libinih-dev
-	libopenblas-dev libedit-dev libmicrohttpd-dev libpcre2-dev libsmartcols-dev libsystemd-dev libutf8proc-dev libxxhash-dev uthash-dev
+	libopenblas-dev libedit-dev libncurses-dev libmicrohttpd-dev libpcre2-dev libsmartcols-dev libsystemd-dev libutf8proc-dev libxxhash-dev uthash-dev
 	scdoc"
 test="g++ clang libcmocka-dev mandoc man-db python3"
 

@@ -8,6 +8,7 @@
 #include "daemon/config/command_line.h"
 #include "daemon/ctl/names.h"
 #include "daemon/ctl/reach.h"
+#include "daemon/ctl/top_rows.h"
 #include "daemon/ctl/verbs.h"
 #include "ipc/cleanup.h"
 
@@ -188,6 +189,12 @@ static void complete_options(const struct complete *complete)
 	complete_offer(complete, "--version", "print the version");
 }
 
+static void complete_fields(const struct complete *complete)
+{
+	for (int field = 0; field < N_TOP_FIELDS; field++)
+		complete_offer(complete, top_field_name((enum top_field)field), "");
+}
+
 void complete_print(char **words, int n_words, const struct command_option *options, size_t n_options, FILE *out)
 {
 	struct complete complete = {.options = options, .n_options = n_options, .out = out};
@@ -197,6 +204,8 @@ void complete_print(char **words, int n_words, const struct command_option *opti
 		complete_names(&complete, NAMES_MODELS);
 	else if (complete.open && strcmp(complete.open->name, "user") == 0)
 		complete_names(&complete, NAMES_USERS);
+	else if (complete.open && strcmp(complete.open->name, "sort") == 0)
+		complete_fields(&complete);
 	else if (!complete.open && complete.current[0] == '-')
 		complete_options(&complete);
 	else if (!complete.open)

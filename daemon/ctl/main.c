@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 
 #include "build-config.h"
 #include "daemon/config/command_line.h"
+#include "daemon/config/digits.h"
 #include "daemon/ctl/ask.h"
 #include "daemon/ctl/complete.h"
 #include "daemon/ctl/doctor.h"
@@ -19,6 +21,7 @@
 #include "daemon/ctl/order.h"
 #include "daemon/ctl/reach.h"
 #include "daemon/ctl/suggest.h"
+#include "daemon/ctl/top.h"
 #include "daemon/ctl/users.h"
 #include "daemon/ctl/verbs.h"
 #include "ipc/cleanup.h"
@@ -32,10 +35,23 @@ struct main_settings {
 	struct listing_filter filter;
 	struct verbs_command command;
 	struct ask ask;
+	struct top_options top;
+	bool has_top; /* one of its options was given */
 	bool done; /* nothing is left to do */
 };
 
-enum { OPTION_MODEL, OPTION_USER, OPTION_SOCKET, OPTION_JSON, OPTION_WIDE, N_OPTIONS };
+enum {
+	OPTION_MODEL,
+	OPTION_USER,
+	OPTION_SOCKET,
+	OPTION_JSON,
+	OPTION_WIDE,
+	OPTION_BATCH,
+	OPTION_COUNT,
+	OPTION_DELAY,
+	OPTION_SORT,
+	N_OPTIONS,
+};
 
 static const struct command_option main_options[N_OPTIONS] = {
 	[OPTION_MODEL] = {"model", "NAME", "graphs, pages, requests, and orders about graphs and pages: of that model only"},
@@ -45,6 +61,10 @@ static const struct command_option main_options[N_OPTIONS] = {
 		"$MIMEO_SOCKET, else $XDG_RUNTIME_DIR/mimeo/mimeod.sock, else /run/mimeo/mimeod.sock)"},
 	[OPTION_JSON] = {"json", NULL, "print JSON: raw numbers, bytes and seconds"},
 	[OPTION_WIDE] = {"wide", NULL, "print all columns, as without a terminal"},
+	[OPTION_BATCH] = {"batch", NULL, "top: print one picture behind the other, as without a terminal"},
+	[OPTION_COUNT] = {"count", "N", "top: end after so many pictures; also -n N"},
+	[OPTION_DELAY] = {"delay", "SECONDS", "top: from one picture to the next (default: 1); also -d SECONDS"},
+	[OPTION_SORT] = {"sort", "COLUMN", "top: the column by its key, tokens_s if it is not given"},
 };
 
 static int main_print_help(void)
@@ -83,6 +103,8 @@ static int main_make_ask(struct main_settings *options)
 		return verbs_refuse("--model goes with graphs, pages and requests");
 	if (options->filter.has_uid && !(verb->flags & VERB_TAKES_USER))
 		return verbs_refuse("--user goes with sessions, requests, pages and limits");
+	if (options->has_top && !(verb->flags & VERB_TAKES_TOP))
+		return verbs_refuse("--batch, --count, --delay and --sort go with top");
 	options->ask = (struct ask){
 		.op = verb->op,
 		.model = options->filter.model,
@@ -98,6 +120,47 @@ static int main_make_ask(struct main_settings *options)
 static int main_print(const char *text)
 {
 	return fputs(text, stdout) == EOF || fflush(stdout) == EOF ? EXIT_ERROR : EXIT_DONE;
+}
+
+/* An option of top. */
+static int main_parse_top(int option, const char *value, struct main_settings *ret)
+{
+	const char *at = value;
+	char *end;
+
+	ret->has_top = true;
+	switch (option) {
+	case OPTION_COUNT:
+		if (digits_parse(&at, UINT64_MAX, &ret->top.n_pictures) < 0 || *at || ret->top.n_pictures == 0)
+			return verbs_refuse("--count is %s, and must be 1 or more", value);
+		break;
+	case OPTION_DELAY:
+		ret->top.delay_s = strtod(value, &end);
+		if (end == value || *end || !(ret->top.delay_s >= 0.1 && ret->top.delay_s <= 3600))
+			return verbs_refuse("--delay is %s, and must be 0.1 to 3600 seconds", value);
+		break;
+	case OPTION_SORT:
+		ret->top.order = top_field_find(value);
+		if (ret->top.order == N_TOP_FIELDS)
+			return verbs_refuse("--sort is %s, and must be a key of top in mimeoctl(1)", value);
+		break;
+	default:
+		ret->top.batch = true;
+	}
+	return EXIT_DONE;
+}
+
+/* top(1) has these two without a second hyphen. */
+static void main_expand_short_options(int argc, char **argv)
+{
+	static char count[] = "--count", delay[] = "--delay";
+
+	for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+		if (strcmp(argv[i], "-n") == 0)
+			argv[i] = count;
+		else if (strcmp(argv[i], "-d") == 0)
+			argv[i] = delay;
+	}
 }
 
 /* An exit status. */
@@ -131,6 +194,14 @@ static int main_parse_options(int argc, char **argv, struct main_settings *ret)
 		case OPTION_WIDE:
 			if (ret->form != TABLE_AS_JSON)
 				ret->form = TABLE_AS_WIDE_TEXT;
+			break;
+		case OPTION_BATCH:
+		case OPTION_COUNT:
+		case OPTION_DELAY:
+		case OPTION_SORT:
+			status = main_parse_top(option, line.value, ret);
+			if (status != EXIT_DONE)
+				return status;
 			break;
 		default:
 			return main_refuse_option(&line);
@@ -404,6 +475,10 @@ static int main_run(struct main_settings *options)
 	CLEANUP(cleanup_close) int fd = reach_daemon(options->socket);
 	if (fd < 0)
 		return EXIT_ERROR;
+	if (options->command.verb->kind == VERB_WATCHES) {
+		options->top.form = options->form;
+		return top_run(fd, &options->top);
+	}
 	CLEANUP(cleanup_answer) struct answer *answer = main_ask(fd, options);
 	if (!answer)
 		return EXIT_ERROR;
@@ -432,8 +507,10 @@ int main(int argc, char **argv)
 {
 	struct main_settings options = {
 		.form = isatty(STDOUT_FILENO) ? TABLE_AS_TEXT : TABLE_AS_WIDE_TEXT,
+		.top = TOP_OPTIONS_INIT,
 	};
 
+	main_expand_short_options(argc, argv);
 	int status = main_parse_options(argc, argv, &options);
 	if (status != EXIT_DONE || options.done)
 		return status;

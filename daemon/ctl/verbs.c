@@ -13,8 +13,9 @@
 #define VERBS_WORD_MAX 32
 
 static const struct verb verbs[] = {
-	{"status", "", "state and counters; exits 0 if serving, 1 if unreachable, 2 if not serving (the state says why: it "
-		"loads, drains or failed)", "status"},
+	{"status", "",
+		"state and counters; exits 0 if serving, 1 if unreachable, 2 if not serving (the state says why: it loads, "
+		"drains or failed)", "status"},
 	{"sessions", "", "clients that are attached", "sessions", .flags = VERB_TAKES_USER},
 	{"sessions show", "ID", "one session with all its figures", "sessions", VERB_SESSION, VERB_SHOWS},
 	{"sessions kill", "ID", "end a session", "kill", VERB_SESSION, VERB_ORDERS},
@@ -31,17 +32,20 @@ static const struct verb verbs[] = {
 	{"models", "", "models, their attention, graph mode, KV cache and draft models", "models"},
 	{"graphs", "", "captured graphs and their replays, and steps without a graph", "graphs",
 		.flags = VERB_TAKES_MODEL},
-	{"graphs capture", "GRAPH | all", "capture graphs that are not captured, named as listed", "capture", VERB_GRAPH,
-		VERB_FOLLOWS, VERB_TAKES_MODEL},
-	{"graphs drop", "GRAPH | all | idle", "drop graphs; idle: those not replayed for 10 to 20 s", "drop", VERB_GRAPH,
-		VERB_FOLLOWS, VERB_TAKES_MODEL},
+	{"graphs capture", "GRAPH | all", "capture graphs that are not captured, named as listed", "capture",
+		VERB_GRAPH, VERB_FOLLOWS, VERB_TAKES_MODEL},
+	{"graphs drop", "GRAPH | all | idle", "drop graphs; idle: those not replayed for 10 to 20 s", "drop",
+		VERB_GRAPH, VERB_FOLLOWS, VERB_TAKES_MODEL},
+	{"top", "", "live view of rates, latencies, queues and pages; keys sort, filter, kill and cancel", "top",
+		VERB_NOTHING, VERB_WATCHES, VERB_TAKES_TOP},
 	{"metrics", "", "all counters in Prometheus' text format", "metrics"},
 	{"reload", "", "read the configuration again: applies what can change while it serves, and names what needs a "
 		"restart", "reload", VERB_NOTHING, VERB_ORDERS},
 	{"drain", "", "refuse new requests, finish those in flight, exit; waits for it", "drain", VERB_NOTHING,
 		VERB_DRAINS},
-	{"doctor", "", "what of this machine costs speed or features, and what to do; needs no daemon; exits 0 if nothing "
-		"does, 1 if something does, 2 if it could not tell", "doctor", VERB_NOTHING, VERB_EXAMINES},
+	{"doctor", "",
+		"what of this machine costs speed or features, and what to do; needs no daemon; exits 0 if nothing does, 1 "
+		"if something does, 2 if it could not tell", "doctor", VERB_NOTHING, VERB_EXAMINES},
 	{"complete", "-- WORD...", NULL, NULL, VERB_WORDS, VERB_COMPLETES},
 };
 

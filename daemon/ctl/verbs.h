@@ -22,12 +22,14 @@ enum verb_kind {
 	VERB_ORDERS,    /* prints its text */
 	VERB_FOLLOWS,   /* an order about graphs: waits for it */
 	VERB_DRAINS,
+	VERB_WATCHES,   /* asks again and again */
 	VERB_EXAMINES,  /* the machine: needs no daemon */
 	VERB_COMPLETES, /* asks the daemon by itself, if at all */
 };
 
 #define VERB_TAKES_MODEL 1u /* --model */
 #define VERB_TAKES_USER 2u  /* --user */
+#define VERB_TAKES_TOP 4u   /* --batch, --count, --delay, --sort */
 
 struct verb {
 	const char *words;     /* "sessions kill" */
