@@ -54,7 +54,7 @@ enum {
 };
 
 static const struct command_option main_options[N_OPTIONS] = {
-	[OPTION_MODEL] = {"model", "NAME", "graphs, pages, requests, and orders about graphs and pages: of that model only"},
+	[OPTION_MODEL] = {"model", "NAME", "graphs, pages, requests, orders about graphs and pages: of that model only"},
 	[OPTION_USER] = {"user", "NAME", "sessions, requests, pages, limits: of that user only, by name or number"},
 	[OPTION_SOCKET] = {"socket", "PATH",
 		"the daemon's socket for clients, or the operators' socket beside it, named with -admin (default: "
@@ -150,16 +150,18 @@ static int main_parse_top(int option, const char *value, struct main_settings *r
 	return EXIT_DONE;
 }
 
-/* top(1) has these two without a second hyphen. */
+/* Those that are short everywhere else. */
 static void main_expand_short_options(int argc, char **argv)
 {
-	static char count[] = "--count", delay[] = "--delay";
+	static char count[] = "--count", delay[] = "--delay", help[] = "--help";
 
 	for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
 		if (strcmp(argv[i], "-n") == 0)
 			argv[i] = count;
 		else if (strcmp(argv[i], "-d") == 0)
 			argv[i] = delay;
+		else if (strcmp(argv[i], "-h") == 0)
+			argv[i] = help;
 	}
 }
 
