@@ -278,3 +278,18 @@ void expect_text(const struct answer *answer, size_t row, const char *key, const
 
 	assert_string_equal(answer_text(answer, row, key, buffer, sizeof(buffer)), text);
 }
+
+int operator_order(struct harness *harness, struct ask ask, const char *says)
+{
+	int fd = operator_connect(harness);
+	struct answer *answer;
+
+	assert_int_equal(ask_once(fd, &ask, &answer), 0);
+	int status = answer->status;
+	assert_int_equal(answer->n_rows, 0);
+	if (!strstr(answer->text, says))
+		fail_msg("not \"%s\" but \"%s\"", says, answer->text);
+	answer_free(answer);
+	close(fd);
+	return status;
+}

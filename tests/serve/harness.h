@@ -78,6 +78,8 @@ void expect_closed(int fd);
 int operator_connect(struct harness *harness);
 /* One request on a connection of its own. */
 struct answer *operator_ask(struct harness *harness, const char *op, const uint64_t *session);
+/* The status of an order; its text contains `says`, and it has no rows. */
+int operator_order(struct harness *harness, struct ask ask, const char *says);
 /* What a row of the answer has under that key, as text. */
 void expect_text(const struct answer *answer, size_t row, const char *key, const char *text);
 /* Ask until the first row's key has that value. */
