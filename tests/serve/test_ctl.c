@@ -275,7 +275,7 @@ static void test_words_are_completed_without_a_daemon(void **state)
 		const char *words, *candidates; /* each ahead of a tab, with a blank behind */
 	} table[] = {
 		{"st", "status "},
-		{"''", "status sessions requests pages limits models graphs top metrics drain doctor "},
+		{"''", "status sessions requests pages limits models graphs top metrics reload drain doctor "},
 		{"--json sessions ''", "show kill "},
 		{"sessions s", "show "},
 		{"graphs", "graphs "},
