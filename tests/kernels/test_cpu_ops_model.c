@@ -386,7 +386,7 @@ static void test_model_ops_refuse_shapes_that_cannot_be(void **state)
 	assert_refused(embed, &(struct op_embed){w, NULL, NULL, m, 1});
 	assert_refused(rms_norm, &(struct op_rms_norm){m, two_rows, m, 1, 0});
 	assert_refused(rms_norm, &(struct op_rms_norm){m, w, m, 1, -1});
-	assert_refused(rms_norm, &(struct op_rms_norm){m, wide, m, 1, 0, (const uint32_t *)m});
+	assert_refused(rms_norm, &(struct op_rms_norm){.x = m, .weight = wide, .out = m, .n_rows = 1, .order = (const uint32_t *)m});
 	assert_refused(silu_mul, &(struct op_silu_mul){m, m, 1, 0});
 	assert_refused(gather_rows, &(struct op_gather_rows){m, index, m, 1, 0, 2});
 	assert_refused(gather_rows, &(struct op_gather_rows){m, index, m, 1, 1, 2, 1});
@@ -394,7 +394,9 @@ static void test_model_ops_refuse_shapes_that_cannot_be(void **state)
 	assert_refused(to_f32, &(struct op_to_f32){NULL, m, 1});
 	assert_refused(soft_cap, &(struct op_soft_cap){m, 1, 0});
 	assert_refused(soft_cap, &(struct op_soft_cap){m, 1, NAN});
-	assert_refused(rms_norm, &(struct op_rms_norm){m, w, m, 1, 0, true});
+	assert_refused(rms_norm, &(struct op_rms_norm){.x = m, .weight = w, .out = m, .n_rows = 1, .add = true});
+	assert_refused(rms_norm, &(struct op_rms_norm){.x = m, .weight = w, .out = index, .n_rows = 1, .add = true,
+		.order = (const uint32_t *)m});
 	assert_refused(copy_pages, &(struct op_copy_pages){m, 4, NULL, 1});
 	assert_refused(outbox, &(struct op_outbox){index, index, NULL, 1, 1});
 }
