@@ -16,6 +16,8 @@
 /* Distance of a sharp head from the reference, as a part of its norm. */
 #define DISTANCE 2e-5
 #define DISTANCE_CUDA 1.5e-2
+/* Latent rows in fp8: a prompt widens them, times their factor, to bf16, which rounds the keys once more. */
+#define DISTANCE_CUDA_CODES 2e-2
 
 /* ---- contents ---- */
 
@@ -230,6 +232,13 @@ static double tolerance(const struct fixture *f, double expected, double magnitu
 	return f->is_cuda ? TOLERANCE_CUDA + RELATIVE_CUDA * fabs(expected) : TOLERANCE;
 }
 
+static double most_distance(const struct fixture *f)
+{
+	if (!f->is_cuda)
+		return DISTANCE;
+	return f->config.latent.rank && f->config.kv_dtype == DTYPE_E4M3 ? DISTANCE_CUDA_CODES : DISTANCE_CUDA;
+}
+
 static void verify_token(struct head *h, uint32_t position, const float *out)
 {
 	const struct fixture *f = h->f;
@@ -249,8 +258,7 @@ static void verify_token(struct head *h, uint32_t position, const float *out)
 			h->row->n_query, h->row->seq_len, position, h->index, i, (double)out[i],
 			want);
 	}
-	if (f->sharp != 0 &&
-		!(sqrt(error / norm) <= (f->is_cuda ? DISTANCE_CUDA : DISTANCE)))
+	if (f->sharp != 0 && !(sqrt(error / norm) <= most_distance(f)))
 		fail_msg("%u tokens of %u, position %u, head %u: %g off", h->row->n_query,
 			h->row->seq_len, position, h->index, sqrt(error / norm));
 }
