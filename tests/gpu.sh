@@ -169,7 +169,7 @@ serve_programs()
 {
 	programs 'e2e/test_e2e_*' 'daemon/test_engine_*' 'model/test_model_*' 'model/test_graph_capture' \
 		'model/test_draft_*' 'model/test_eagle' 'model/test_speculation' 'model/test_quantised_answers' \
-		'model/test_fused_load' 'model/test_quantised_load' 'model/test_packed_load' 'model/test_packed_experts' 'model/test_head_load' \
+		'model/test_fused_load' 'model/test_quantised_load' 'model/test_packed_*' 'model/test_head_load' \
 		'model/test_kv_factors' 'model/test_gguf_load' \
 		'bench/test_bench_speculation' 'daemon/test_inputs' 'attention/test_kv_*' 'bench/test_bench' \
 		'kernels/test_cpu_ops_speculate*' 'kernels/test_cpu_ops_verify' 'kernels/test_cpu_ops_draft'
