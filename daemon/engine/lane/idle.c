@@ -52,6 +52,8 @@
 #define HOLD_MIN_NS 20000u
 #define HOLD_MAX_NS 100000u
 #define HOLD_PARTS 4u
+/* What the rows pay in any case: results, admission and launch of the next step, which no step hides. */
+#define HOLD_LAUNCH_NS 40000u
 
 static void idle_relax(void)
 {
@@ -91,6 +93,7 @@ void idle_follow(struct lane *lane, uint64_t ended_ns)
 void idle_begin(struct lane *lane)
 {
 	lane->idle.lane_since_ns = clock_ns();
+	lane->idle.hold_until_ns = 0;
 }
 
 /* Can the engine know by its clock when to look for the end of such a step? */
@@ -117,9 +120,9 @@ static uint64_t idle_launch_at(const struct lane *lane)
 	return lane->idle.lane_since_ns + oldest->expected_ns - lead;
 }
 
-/* A request that is in the next step saves its client the time of a step; each row of that step pays with the wait. So
- * much that all rows together pay at most a part of what the ended requests' successors save. Of several models another
- * one's step is launched instead. */
+/* A request that is in the next step saves its client the time of a step; each row of that step pays with the wait and
+ * the launch. The wait is so short that all rows together pay at most a part of what the requests in place of the ended
+ * ones save. Of several models another one's step is launched instead. */
 static uint64_t idle_hold_of(const struct lane *lane, const struct inflight *inflight)
 {
 	uint64_t hold;
@@ -129,8 +132,9 @@ static uint64_t idle_hold_of(const struct lane *lane, const struct inflight *inf
 		return 0;
 	assert(inflight->n_ending <= inflight->n_rows);
 	hold = inflight->expected_ns * inflight->n_ending / inflight->n_rows / HOLD_PARTS;
-	if (hold < HOLD_MIN_NS)
+	if (hold < HOLD_LAUNCH_NS + HOLD_MIN_NS)
 		return 0;
+	hold -= HOLD_LAUNCH_NS;
 	return hold < HOLD_MAX_NS ? hold : HOLD_MAX_NS;
 }
 
@@ -273,6 +277,8 @@ void idle(struct lane *lane)
 	lane->idle.watching = true;
 	if (!idle_has_spun(lane) || idle_holds(lane))
 		return;
+	if (!lane->n_inflight)
+		lane->idle.hold_until_ns = 0;
 	now = clock_ns();
 	if (!lane->idle.since_ns)
 		lane->idle.since_ns = now;

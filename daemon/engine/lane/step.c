@@ -26,8 +26,8 @@
  *	  once in a model's life a log line that its draft model is of no use, its graphs too narrow, or its
  *	  logits not finite
  *
- * Step k + 1 is launched before the host has read step k's tokens: its decode rows take their token
- * from the slot, where step k's sampling put it. A stop condition seen late costs one discarded row.
+ * Step k + 1 is launched before the host has read step k's tokens, unless requests end with step k (idle.c): its decode
+ * rows take their token from the slot, where step k's sampling put it. A stop condition seen late costs one discarded row.
  *
  * On an H200, of a step of the 1B model at one row, prepare takes 8 us and the plan 3.
  * Tried and not kept: prepare, plan and outbox in the graph (4 us less, but two graphs a size);
@@ -380,8 +380,10 @@ static int step_launch_one(struct lane *lane, struct runner *runner, bool *ret_l
 	if (inflight->n_rows)
 		entry = step_choose_graph(lane, runner, &shape, &reason);
 	step_expect(lane, inflight, entry);
-	if (!lane->n_inflight)
+	if (!lane->n_inflight) {
+		inflight->follows &= !lane->idle.hold_until_ns; /* the lane waited for clients */
 		idle_begin(lane);
+	}
 	runner->launched++;
 	lane->accounting->launched++;
 	lane->n_inflight++;
