@@ -345,6 +345,8 @@ static struct CMUnitTest backend_test(uint32_t backend, uint32_t i)
 	*o = test->options;
 	o->attention = backends[backend].attention;
 	o->model = backends[backend].model;
+	/* Engines may choose different products, which round differently. */
+	o->deterministic = test_on_cuda();
 	snprintf(name, sizeof(names[backend][i]), "%s: %s", o->attention, test->name);
 	return (struct CMUnitTest){name, test->run, setup, rig_teardown, o};
 }
