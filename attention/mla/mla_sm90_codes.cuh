@@ -22,6 +22,9 @@
  *
  * In both a batch of four products reads the atoms of one column of them, 64 bytes of each row. While a
  * batch multiplies, the next one's codes are read and widened.
+ *
+ * Measured on an H200, 16 heads, rows of 4k, us with codes and with bf16: 9.4 and 9.1 for 1 row, 18.6 and 19.6 for 8,
+ * 42.5 and 47.1 for 32, 133 and 153 for 128: widening limits it, at 2.26 TB/s, and not memory.
  */
 
 #include "attention/mla/mla_sm90_feed.cuh"
