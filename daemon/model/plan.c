@@ -84,6 +84,12 @@ struct plan_form {
 	uint32_t rows;
 };
 
+/* Can parts of these forms be packed as one weight? */
+static bool plan_packs_with(const struct quantised_packing *a, const struct quantised_packing *b)
+{
+	return a->dtype == b->dtype && a->grouped == b->grouped;
+}
+
 /* Can the weight, whose earlier parts have the form, be packed with this one in it? */
 static bool plan_packs_part(struct plan *plan, const struct plan_placement *part, bool is_first,
 	struct quantised_packing *form)
@@ -97,7 +103,7 @@ static bool plan_packs_part(struct plan *plan, const struct plan_placement *part
 		rc = 0;
 	if (rc < 0)
 		plan->rc = rc;
-	if (rc || (!is_first && (own.dtype != form->dtype || own.grouped != form->grouped)))
+	if (rc || (!is_first && !plan_packs_with(&own, form)))
 		return false;
 	*form = own;
 	return true;
@@ -211,11 +217,10 @@ static struct weight plan_recipe(struct plan *plan, const struct plan_recipe *re
 
 /* ---- columns in the order of their groups (quantised_order.h) ---- */
 
-/* The order of a part that can be packed if its columns have one. False: it cannot, or need not. */
-static bool plan_find_order(
-	struct plan *plan, const struct plan_recipe *recipe, uint32_t i, struct quantised_order *ret)
+/* The order of a part that can be packed if its columns have one, and its form then. False: it cannot, or need not. */
+static bool plan_find_order(struct plan *plan, const struct plan_recipe *recipe, uint32_t i,
+	struct quantised_order *ret, struct quantised_packing *ret_form)
 {
-	struct quantised_packing form;
 	struct plan_placement part;
 	int rc = QUANTISED_UNORDERED;
 
@@ -225,22 +230,22 @@ static bool plan_find_order(
 		rc = quantised_order_of(&part.source, plan->checkpoint, ret, plan->error);
 	if (!rc) {
 		part.source.col_order = *ret;
-		rc = quantised_packing_of(&part.source, plan->checkpoint, &form, plan->error);
+		rc = quantised_packing_of(&part.source, plan->checkpoint, ret_form, plan->error);
 	}
 	if (rc < 0)
 		plan->rc = rc;
 	return !rc;
 }
 
-/* Set the recipe's order of columns, if all parts have the same. Codes with an order are nibbles, whose units are of
- * one form. */
+/* Set the recipe's order of columns, if all parts have the same, and can be packed as one weight. */
 static void plan_order_columns(struct plan *plan, struct plan_recipe *recipe)
 {
+	struct quantised_packing form, other_form;
 	struct quantised_order first, other;
-	bool same = plan_find_order(plan, recipe, 0, &first);
+	bool same = plan_find_order(plan, recipe, 0, &first, &form);
 
 	for (uint32_t i = 1; i < recipe->n_parts && same && !plan->rc; i++) {
-		same = plan_find_order(plan, recipe, i, &other);
+		same = plan_find_order(plan, recipe, i, &other, &other_form) && plan_packs_with(&other_form, &form);
 		if (same)
 			plan->rc = quantised_order_same(&first, &other, plan->checkpoint, &same, plan->error);
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 
-/* Matrices of 4 bits whose columns are not in the order of their groups, on a device that packs weights: the columns are
- * sorted; what makes their x, a norm or the rows of gate and up, follows. */
+/* Matrices of 4 bits whose columns are not in the order of their groups, on a device that packs weights: the columns
+ * are sorted; what makes their x, a norm or the rows of gate and up, follows. */
 
 #include "tests/model/packing.h"
 #include "tests/model/writing.h"
@@ -21,6 +21,7 @@ struct form {
 	bool differs;                    /* are those of k in another order than those of q and v? */
 	bool is_uneven;                  /* a group of down's has one column more, another one less */
 	bool has_bias;
+	bool is_mixed; /* k and up have groups of 32; the order of their columns is that of q, v and gate */
 };
 
 static const struct form *form_now;
@@ -28,7 +29,12 @@ static bool is_other; /* the matrix that differs is being written */
 
 /* ---- a file ---- */
 
-/* Column k of the matrix is in group (k * step % cols) / GROUP. */
+static uint32_t group_size(void)
+{
+	return is_other && form_now->is_mixed ? 32 : GROUP;
+}
+
+/* Column k of the matrix is in group (k * step % cols) / group_size(). */
 static uint32_t step_of(const struct form *form, uint32_t cols)
 {
 	return cols == INNER ? form->orders_down ? 5 : 1 : form->orders_inputs ? 3 : 1;
@@ -38,6 +44,8 @@ static uint32_t group_of(const struct form *form, uint32_t cols, uint32_t k)
 {
 	if (form->is_uneven && cols == INNER && k == 0)
 		return 1;
+	if (form->is_mixed)
+		return (k + cols / 2) % cols / group_size();
 	return k * (is_other ? 7 : step_of(form, cols)) % cols / GROUP;
 }
 
@@ -91,8 +99,8 @@ static void add_integers(struct writing *w, const char *module, uint32_t rows, u
 	int64_t *shape;
 
 	add_random(w, module, "weight_packed", rows, cols / 8);
-	add_random(w, module, "weight_zero_point", rows / 8, cols / GROUP);
-	add_factors(w, module, "weight_scale", "BF16", rows, cols / GROUP);
+	add_random(w, module, "weight_zero_point", rows / 8, cols / group_size());
+	add_factors(w, module, "weight_scale", "BF16", rows, cols / group_size());
 	add_groups(w, module, "weight_g_idx", cols);
 	shape = add(w, module, "weight_shape", "I64", 2, 0, 2 * sizeof(*shape));
 	shape[0] = rows;
@@ -104,6 +112,12 @@ static void add_integers(struct writing *w, const char *module, uint32_t rows, u
 	"\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\",\"ignore\":[\"lm_head\"]," \
 	"\"config_groups\":{\"group_0\":{\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":4,"           \
 	"\"type\":\"int\",\"symmetric\":false,\"strategy\":\"group\",\"group_size\":128,\"actorder\":\"group\"}}}"
+#define MIXED                                                                                             \
+	"\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\",\"ignore\":[\"lm_head\"]," \
+	"\"config_groups\":{\"group_0\":{\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":4,"           \
+	"\"type\":\"int\",\"symmetric\":false,\"strategy\":\"group\",\"group_size\":128,\"actorder\":\"group\"}},"  \
+	"\"group_1\":{\"targets\":[\"re:.*(k|up)_proj\"],\"weights\":{\"num_bits\":4,\"type\":\"int\","     \
+	"\"symmetric\":false,\"strategy\":\"group\",\"group_size\":32,\"actorder\":\"group\"}}}"
 
 static const struct form gptq = {.quantisation = GPTQ, .add = add_gptq, .orders_down = true, .orders_inputs = true};
 static const struct form gptq_down = {.quantisation = GPTQ, .add = add_gptq, .orders_down = true};
@@ -115,6 +129,7 @@ static const struct form gptq_bias = {
 	.quantisation = GPTQ, .add = add_gptq, .orders_down = true, .has_bias = true, .more = ",\"mlp_bias\":true"};
 static const struct form integers = {
 	.quantisation = INTEGERS, .add = add_integers, .orders_down = true, .orders_inputs = true};
+static const struct form integers_mixed = {.quantisation = MIXED, .add = add_integers, .is_mixed = true};
 static const struct form integers_down = {.quantisation = INTEGERS, .add = add_integers, .orders_down = true};
 
 static void add_biases(struct writing *w)
@@ -139,14 +154,16 @@ static void write_model(const struct scratch *scratch, const struct form *form)
 		writing_add_zeros(&w, norms[i], HIDDEN, 0);
 	for (size_t i = 0; i < ARRAY_SIZE(squares); i++) {
 		snprintf(text, sizeof(text), LAYER "self_attn.%s", squares[i]);
-		is_other = form->differs && i == 1;
+		is_other = (form->differs || form->is_mixed) && i == 1;
 		form->add(&w, text, HIDDEN, HIDDEN);
 	}
 	is_other = false;
 	if (form->has_bias)
 		add_biases(&w);
 	form->add(&w, LAYER "mlp.gate_proj", INNER, HIDDEN);
+	is_other = form->is_mixed;
 	form->add(&w, LAYER "mlp.up_proj", INNER, HIDDEN);
+	is_other = false;
 	form->add(&w, LAYER "mlp.down_proj", HIDDEN, INNER);
 	writing_write(scratch, &w);
 	snprintf(text, sizeof(text),
@@ -310,6 +327,18 @@ static void test_qkv_of_two_orders_are_widened(void **state)
 	packing_unload(&p);
 }
 
+static void test_parts_of_one_order_and_two_sizes_of_groups_are_widened(void **state)
+{
+	struct packing p = load_form(state, &integers_mixed);
+	const struct model_layer *have = &p.packed->layers[0], *want = &p.wide->layers[0];
+
+	assert_false(packed_is(have->qkv.dtype) || packed_is(have->gate_up.dtype));
+	assert_norm_order(&p, have->input_order, NULL);
+	assert_norm_order(&p, have->post_order, NULL);
+	assert_same_weight(&p, &have->qkv, &want->qkv, "qkv");
+	packing_unload(&p);
+}
+
 /* Heads make its x, and have rows in no other order. */
 static void test_o_is_widened(void **state)
 {
@@ -381,6 +410,7 @@ int main(void)
 		scratch_test(test_gate_and_up_in_order_follow_down),
 		scratch_test(test_qkv_are_packed_in_the_order_of_their_groups),
 		scratch_test(test_qkv_of_two_orders_are_widened),
+		scratch_test(test_parts_of_one_order_and_two_sizes_of_groups_are_widened),
 		scratch_test(test_o_is_widened),
 		scratch_test(test_down_whose_groups_are_not_of_one_size_is_widened),
 		scratch_test(test_down_of_an_mlp_with_biases_is_widened),
