@@ -52,13 +52,11 @@ static int conversion_widen(
 	}
 	if (!format)
 		weight_to_f32(ret, &plain, at, n);
-	for (size_t i = 0; c->placement->adds_one && i < n; i++)
-		ret[i] += 1;
-	if (!format)
-		return 0;
-	if (!format->to_f32(ret, c->data + at / format->elements * format->bytes, n / format->elements))
+	else if (!format->to_f32(ret, c->data + at / format->elements * format->bytes, n / format->elements))
 		return model_fail(error, -EINVAL, "%s: tensor \"%.128s\": the scale of a block is not finite", c->path,
 			tensor->name);
+	for (size_t i = 0; c->placement->adds_one && i < n; i++)
+		ret[i] += 1;
 	return 0;
 }
 
