@@ -90,7 +90,7 @@ struct model_config {
 	bool qkv_bias, o_bias, mlp_bias, qk_norm;
 	/* Gemma 2: all of them are 0 in other families */
 	bool norms_add_one;        /* a norm multiplies by 1 + its weight */
-	float embedding_scale;     /* of the embeddings of ids; 0: 1 */
+	float embedding_scale;     /* of the embeddings of ids; 0: 1; a loaded model's is in bf16 if they are */
 	float query_scalar;        /* scores are q.k query_scalar^-1/2; 0: head_dim */
 	float score_cap, logit_cap; /* soft caps (op_soft_cap); 0: none */
 	uint32_t *windows; /* [n_layers] sliding window, 0: none */

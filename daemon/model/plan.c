@@ -6,6 +6,7 @@
 #include "daemon/model/error.h"
 #include "daemon/model/plan_tensor.h"
 #include "daemon/model/quantised_order.h"
+#include "kernels/convert.h"
 #include "kernels/packed.h"
 
 #define NO_LAYER UINT32_MAX
@@ -478,6 +479,15 @@ static struct weight plan_rounded_head(
 			.rounds = true});
 }
 
+/* A class in bf16 holds its factor in bf16, too: 59.75, not 59.87, of 3584 elements. */
+static void plan_round_embedding_scale(const struct plan *plan, const char *embedding, struct model_config *config)
+{
+	const struct safetensors_tensor *tensor = safetensors_find(plan->checkpoint, embedding);
+
+	if (tensor && tensor->usable && !tensor->format && tensor->dtype == DTYPE_BF16)
+		config->embedding_scale = bf16_to_f32(f32_to_bf16(config->embedding_scale));
+}
+
 /* With a tied head either name may stand for both; where both are there, each is used as it is. A head that is rounded
  * has memory of its own. */
 static void plan_ends(struct plan *plan, const struct model_config *c, struct model *model)
@@ -492,6 +502,7 @@ static void plan_ends(struct plan *plan, const struct model_config *c, struct mo
 		embedding = head;
 	model->embedding = plan_of_kind(
 		plan, PLAN_PLAIN, NO_LAYER, embedding, c->vocab_size, c->hidden_size);
+	plan_round_embedding_scale(plan, embedding, &model->config);
 	model->has_head = !headless;
 	if (headless)
 		model->head = model->embedding;

@@ -214,6 +214,9 @@ def store(path, kind):
 def load(path, **change):
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32,
                                                  attn_implementation="eager", **change)
+    if model.config.model_type == "gemma2":  # in the dtype of the stored embeddings
+        scale = model.model.embed_tokens.embed_scale
+        scale.copy_(scale.to(torch.bfloat16))
     return model.eval()
 
 

@@ -2,6 +2,7 @@
 #include "tests/model/loaded.h"
 
 #include <errno.h>
+#include <math.h>
 #include <sys/stat.h>
 
 #include "kernels/convert.h"
@@ -492,6 +493,26 @@ static void test_head_may_be_missing_where_names_lack_their_first_part(void **st
 	model_free(again);
 }
 
+static float loaded_scale(const struct scratch *scratch, const char *dtype_and_shape)
+{
+	struct model_config config = small_config(scratch, "", "2");
+	struct loaded l;
+	float scale;
+
+	write_small(scratch, "model.embed_tokens.weight", dtype_and_shape);
+	config.embedding_scale = sqrtf(3584);
+	l = load_scratch(scratch, config, 8);
+	scale = l.model->config.embedding_scale;
+	unload(&l);
+	return scale;
+}
+
+static void test_scale_of_embeddings_in_bf16_is_in_bf16(void **state)
+{
+	assert_true(loaded_scale(*state, BF16("6,4")) == 59.75f);
+	assert_true(loaded_scale(*state, "\"dtype\":\"F16\",\"shape\":[6,4]") == sqrtf(3584));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -534,6 +555,7 @@ int main(void)
 		scratch_test(test_truncated_file_is_refused),
 		scratch_test(test_tied_model_may_have_its_head_alone),
 		loaded_test(test_device_without_memory_is_named, TINYCALC),
+		scratch_test(test_scale_of_embeddings_in_bf16_is_in_bf16),
 	};
 
 	return cmocka_run_group_tests_name("model", tests, NULL, NULL);
