@@ -89,13 +89,22 @@ static bool plan_tensor_module(const struct plan_want *want, char ret[96])
 	return true;
 }
 
+/* The name that quantization_config may have instead; NULL: none. */
+static const char *plan_tensor_inner(const struct plan *plan, const char *module, char buffer[SAFETENSORS_NAME_MAX])
+{
+	const struct safetensors *checkpoint = plan->checkpoint;
+
+	return checkpoint->is_inner ? checkpoint->rename(module, buffer, SAFETENSORS_NAME_MAX) : NULL;
+}
+
 /* The file against the configuration: a contradiction fails the plan. `data`: the name that
  * quantised data has, or would have. */
 static void plan_tensor_check_rule(struct plan *plan, const struct plan_want *want,
 	const char *module, const char *data, const struct quantised_source *source)
 {
-	char why[QUANTISATION_WHY_MAX] = "";
-	enum quantisation_rule rule = quantisation_rule_of(plan->quantisation, module, why);
+	char why[QUANTISATION_WHY_MAX] = "", buffer[SAFETENSORS_NAME_MAX];
+	enum quantisation_rule rule =
+		quantisation_rule_of(plan->quantisation, module, plan_tensor_inner(plan, module, buffer), why);
 
 	if (source->format && rule == QUANTISATION_NEVER)
 		plan_tensor_fail(plan, -EINVAL, source->path, data, " is quantised, but %s", why);
@@ -113,7 +122,9 @@ static int plan_tensor_find_quantised(struct plan *plan, const struct plan_want 
 	struct quantised_source *ret, char ret_data[QUANTISED_NAME_MAX])
 {
 	const struct quantisation *q = plan->quantisation;
-	const struct quantisation_scheme *own = quantisation_scheme_of(q, module);
+	char buffer[SAFETENSORS_NAME_MAX];
+	const struct quantisation_scheme *own =
+		quantisation_scheme_of(q, module, plan_tensor_inner(plan, module, buffer));
 	int rc = 0;
 
 	if (own)

@@ -5,14 +5,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+static bool quantisation_targets(
+	const struct quantisation_scheme *scheme, bool patterns, const char *module, const char *inner)
+{
+	return modules_match_kind(&scheme->targets, patterns, module, NULL) == MODULES_YES ||
+	       (inner && modules_match_kind(&scheme->targets, patterns, inner, NULL) == MODULES_YES);
+}
+
 const struct quantisation_scheme *quantisation_scheme_of(
-	const struct quantisation *quantisation, const char *module)
+	const struct quantisation *quantisation, const char *module, const char *inner)
 {
 	for (int patterns = 0; patterns < 2; patterns++) {
 		for (uint32_t i = 0; i < quantisation->n_schemes; i++) {
 			const struct quantisation_scheme *scheme = &quantisation->schemes[i];
 
-			if (modules_match_kind(&scheme->targets, patterns, module, NULL) == MODULES_YES)
+			if (quantisation_targets(scheme, patterns, module, inner))
 				return scheme;
 		}
 	}
@@ -22,11 +29,26 @@ const struct quantisation_scheme *quantisation_scheme_of(
 	return NULL;
 }
 
+static enum modules_match quantisation_excludes(
+	const struct quantisation *quantisation, const char *module, const char *inner, const char **ret_text)
+{
+	enum modules_match match = modules_match(&quantisation->excluded, module, ret_text), other;
+	const char *text = "";
+
+	if (!inner)
+		return match;
+	other = modules_match(&quantisation->excluded, inner, &text);
+	if (other <= match)
+		return match;
+	*ret_text = text;
+	return other;
+}
+
 enum quantisation_rule quantisation_rule_of(const struct quantisation *quantisation,
-	const char *module, char ret_why[QUANTISATION_WHY_MAX])
+	const char *module, const char *inner, char ret_why[QUANTISATION_WHY_MAX])
 {
 	const char *text = "";
-	enum modules_match excluded = modules_match(&quantisation->excluded, module, &text);
+	enum modules_match excluded = quantisation_excludes(quantisation, module, inner, &text);
 
 	if (excluded == MODULES_YES) {
 		snprintf(ret_why, QUANTISATION_WHY_MAX,
@@ -34,7 +56,7 @@ enum quantisation_rule quantisation_rule_of(const struct quantisation *quantisat
 			text);
 		return QUANTISATION_NEVER;
 	}
-	if (!quantisation_scheme_of(quantisation, module)) {
+	if (!quantisation_scheme_of(quantisation, module, inner)) {
 		snprintf(ret_why, QUANTISATION_WHY_MAX,
 			"quantization_config.config_groups has no target that names it");
 		return QUANTISATION_NEVER;

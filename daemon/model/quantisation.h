@@ -38,10 +38,12 @@ struct quantisation {
 	struct model_error kv_error;
 };
 
+/* `inner`, unless NULL: another name of the module, which the lists may have instead. */
+
 /* The scheme of a linear module, whether it is excluded or not: of those that name it, else of those with a pattern
  * that matches, else of those for all, the first. NULL: none targets it. */
 const struct quantisation_scheme *quantisation_scheme_of(
-	const struct quantisation *quantisation, const char *module);
+	const struct quantisation *quantisation, const char *module, const char *inner);
 
 enum quantisation_rule {
 	QUANTISATION_NEVER,
@@ -51,7 +53,7 @@ enum quantisation_rule {
 /* Of a linear module. NEVER: *ret_why is the part of a sentence behind "but ". */
 #define QUANTISATION_WHY_MAX 160
 enum quantisation_rule quantisation_rule_of(const struct quantisation *quantisation,
-	const char *module, char ret_why[QUANTISATION_WHY_MAX]);
+	const char *module, const char *inner, char ret_why[QUANTISATION_WHY_MAX]);
 
 /* "fp8 in blocks of 128 x 128"; of several schemes those that differ, cut. */
 #define QUANTISATION_TEXT_MAX 128

@@ -81,7 +81,7 @@ static void check_quantisation(const struct quantisation *q)
 	if (!*text)
 		abort();
 	for (size_t i = 0; i < sizeof(modules) / sizeof(modules[0]); i++)
-		quantisation_rule_of(q, modules[i], why);
+		quantisation_rule_of(q, modules[i], NULL, why);
 }
 
 /* hf_quant_config.json. */

@@ -195,7 +195,7 @@ static void test_modelopts_own_file_is_read(void **state)
 		    &q, &error))
 		fail_msg("%s", error.text);
 	assert_int_equal(q->schemes[0].method, QUANTISATION_FP8);
-	assert_int_equal(quantisation_rule_of(q, "lm_head", why), QUANTISATION_NEVER);
+	assert_int_equal(quantisation_rule_of(q, "lm_head", NULL, why), QUANTISATION_NEVER);
 	assert_string_equal(why, "quantization.exclude_modules \"lm_head\" excludes it");
 	quantisation_free(q);
 }

@@ -99,6 +99,27 @@ static void test_model_with_all_modules_excluded_is_plain(void **state)
 	assert_int_equal(bytes[0], bytes[1]);
 }
 
+#define INNER(targets, ignored)                                                                             \
+	"{\"quant_method\":\"compressed-tensors\",\"format\":\"float-quantized\",\"ignore\":[" ignored "],"     \
+	"\"config_groups\":{\"group_0\":{\"targets\":[" targets "],\"weights\":{\"num_bits\":8,\"type\":\"float\"," \
+	"\"strategy\":\"tensor\"}}}}"
+
+/* Its tensors' names lack "model.". */
+static void test_lists_have_the_names_of_an_inner_checkpoint(void **state)
+{
+	struct model_error error = {""};
+	char directory[512];
+	uint64_t bytes;
+
+	source_path(CHECKPOINTS "qwen3-embedding", directory);
+	CLEANUP(model_config_deinit)
+	struct model_config config = changed_config(directory, NULL, INNER("\"Linear\"", "\"re:layers\\\\..*\""));
+	if (model_measure(directory, &config, 8, DEVICE_F32, &bytes, &error))
+		fail_msg("%s", error.text);
+	expect_contradiction(CHECKPOINTS "qwen3-embedding", NULL, INNER("\"re:layers\\\\.1.*o_proj\"", ""), -EINVAL,
+		"layers.1.self_attn.o_proj.weight\" is not quantised, and quantization_config does not exclude it");
+}
+
 /* ---- loading ---- */
 
 static void test_load_says_format_and_widening(void **state)
@@ -361,6 +382,7 @@ int main(void)
 		cmocka_unit_test(test_quantised_tensor_without_a_configuration_is_refused),
 		cmocka_unit_test(test_factors_of_another_granularity_are_refused),
 		cmocka_unit_test(test_model_with_all_modules_excluded_is_plain),
+		cmocka_unit_test(test_lists_have_the_names_of_an_inner_checkpoint),
 		loaded_test(test_load_says_format_and_widening, FP8_TENSOR),
 		loaded_test(test_side_tensors_are_not_without_use, FP8_TENSOR),
 		loaded_test(test_measured_bytes_are_those_of_the_widened_weights, FP8_TENSOR),

@@ -8,7 +8,7 @@ static enum quantisation_rule rule_of(const char *text, const char *module)
 {
 	char why[QUANTISATION_WHY_MAX];
 
-	return quantisation_rule_of(quantisation_of(text), module, why);
+	return quantisation_rule_of(quantisation_of(text), module, NULL, why);
 }
 
 #define EXCLUDED(list) FP8(",\"modules_to_not_convert\":[" list "]")
@@ -50,7 +50,7 @@ static void test_reason_names_the_field_and_its_entry(void **state)
 	char why[QUANTISATION_WHY_MAX] = "";
 
 	quantisation_rule_of(
-		quantisation_of(FP8(",\"ignored_layers\":[\"x\",\"lm_head\"]")), "lm_head", why);
+		quantisation_of(FP8(",\"ignored_layers\":[\"x\",\"lm_head\"]")), "lm_head", NULL, why);
 	assert_string_equal(why, "quantization_config.ignored_layers \"lm_head\" excludes it");
 }
 
@@ -89,7 +89,7 @@ static void test_only_targets_are_quantised(void **state)
 /* The method of the module's scheme. */
 static enum quantisation_method method_of(const char *text, const char *module)
 {
-	const struct quantisation_scheme *scheme = quantisation_scheme_of(quantisation_of(text), module);
+	const struct quantisation_scheme *scheme = quantisation_scheme_of(quantisation_of(text), module, NULL);
 
 	assert_non_null(scheme);
 	return scheme->method;
@@ -105,9 +105,24 @@ static void test_scheme_is_that_of_the_groups_targets(void **state)
 
 	assert_int_equal(method_of(text, "a.mlp.up"), QUANTISATION_PACKED);
 	assert_int_equal(method_of(text, "a.attn.q"), QUANTISATION_FP8);
-	assert_null(quantisation_scheme_of(quantisation_of(text), "a.norm"));
+	assert_null(quantisation_scheme_of(quantisation_of(text), "a.norm", NULL));
 	assert_int_equal(rule_of(text, "a.norm"), QUANTISATION_NEVER);
 	assert_int_equal(rule_of(text, "lm_head"), QUANTISATION_NEVER);
+}
+
+static void test_lists_may_have_either_name_of_a_module(void **state)
+{
+	const char *text = BOTH(INT("\"Linear\""), FLOAT("\"a.q\""));
+	char why[QUANTISATION_WHY_MAX];
+
+	assert_int_equal(quantisation_scheme_of(quantisation_of(text), "model.a.q", "a.q")->method, QUANTISATION_FP8);
+	assert_int_equal(quantisation_scheme_of(quantisation_of(text), "a.q", "q")->method, QUANTISATION_FP8);
+	assert_int_equal(quantisation_rule_of(quantisation_of(IGNORED("\"a.q\"")), "model.a.q", "a.q", why),
+		QUANTISATION_NEVER);
+	assert_string_equal(why, "quantization_config.ignore \"a.q\" excludes it");
+	assert_int_equal(quantisation_rule_of(quantisation_of(IGNORED("\"a.q\"")), "a.q", "q", why), QUANTISATION_NEVER);
+	assert_int_equal(quantisation_rule_of(quantisation_of(IGNORED("\"a.q\"")), "model.a.k", "a.k", why),
+		QUANTISATION_ALWAYS);
 }
 
 /* Whichever comes first in the file. */
@@ -258,6 +273,7 @@ int main(void)
 		cmocka_unit_test(test_ignored_layers_are_a_list_of_that_kind),
 		cmocka_unit_test(test_reason_names_the_field_and_its_entry),
 		cmocka_unit_test(test_scheme_is_that_of_the_groups_targets),
+		cmocka_unit_test(test_lists_may_have_either_name_of_a_module),
 		cmocka_unit_test(test_name_goes_before_pattern_and_pattern_before_all),
 		cmocka_unit_test(test_modelopts_names_have_stars),
 		cmocka_unit_test(test_pattern_matches_from_the_first_character_on),
