@@ -14,7 +14,8 @@ import tempfile
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Config, LlamaConfig, Qwen3MoeConfig
+from transformers import (AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Config, Gemma2Config, LlamaConfig,
+                          Qwen3MoeConfig)
 
 import make_checkpoints as maker
 from quantise import (awq, float_config, fp8, fp8_config, gptq, gptq_config, is_linear, mixed_config,
@@ -112,6 +113,13 @@ CASES = {
                     modules_to_not_convert=None)),
     "fp8-blocks-qwen3-moe-128": (Qwen3MoeConfig, EVEN_MOE, fp8((128, 128), "weight_scale_inv", F32),
                                  fp8_config(weight_block_size=[128, 128])),
+    # the MLP's columns are in another order than those of q, k and v
+    "gptq-order-gemma2-32": (Gemma2Config,
+                             GROUPS | dict(intermediate_size=256, query_pre_attn_scalar=32, sliding_window=64,
+                                           attn_logit_softcapping=None, final_logit_softcapping=None,
+                                           tie_word_embeddings=False),
+                             {"self_attn": gptq(32, False, 1, 1), "mlp": gptq(32, False, 2, 1)},
+                             gptq_config(32, desc_act=True, sym=False)),
 }
 
 

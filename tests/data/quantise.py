@@ -82,8 +82,9 @@ def nibbles(q, dim, order=range(8)):
 
 
 def groups_of(k, group, permuted):
+    """permuted: 0, or the number of a permutation."""
     if permuted:
-        place = torch.randperm(k, generator=torch.Generator().manual_seed(k))
+        place = torch.randperm(k, generator=torch.Generator().manual_seed(k * permuted))
         return place // group
     return torch.arange(k) // group
 

@@ -193,6 +193,7 @@ static struct checkpoint checkpoints[] = {
 	CHECKPOINT("awq-128"),
 	LATENT("fp8-blocks-experts-128"),
 	CHECKPOINT("gptq-order-256"),
+	CHECKPOINT("gptq-order-gemma2-32"),
 	CHECKPOINT("compressed-mixed-128"),
 	CHECKPOINT("modelopt-128"),
 	CHECKPOINT("compressed-int4-32"),

@@ -6,7 +6,7 @@
 #include "tests/model/packing.h"
 #include "tests/model/rig.h"
 
-#define CHECKPOINT "tests/data/checkpoints/gptq-order-256"
+#define CHECKPOINTS "tests/data/checkpoints/"
 #define TOLERANCE 1e-5f /* of the largest logit: sums have another order */
 
 struct widened {
@@ -59,10 +59,11 @@ static void load_packed(struct widened *w, const char *directory)
 	widen(w, &layer->o);
 	widen(w, &layer->gate_up);
 	widen(w, &layer->down);
-	assert_int_equal(w->n, 4);
+	assert_true(w->n >= 3); /* all but o, perhaps */
 }
 
-static void test_ordered_weights_give_the_logits_of_the_files_order(void **state)
+/* The test's initial state is the checkpoint's path. */
+static void check_logits(void **state)
 {
 	static const int32_t prompt[] = {7, 24, 5, 25, 11, 5, 17, 20};
 	const struct rig_row row = {0, ARRAY_SIZE(prompt), prompt};
@@ -72,7 +73,7 @@ static void test_ordered_weights_give_the_logits_of_the_files_order(void **state
 	struct model *own;
 	uint32_t vocab;
 
-	source_path(CHECKPOINT, directory);
+	source_path(*state, directory);
 	rig_init(&w.rig, directory, "paged");
 	own = w.rig.model;
 	vocab = own->config.vocab_size;
@@ -95,12 +96,15 @@ static void test_ordered_weights_give_the_logits_of_the_files_order(void **state
 	rig_deinit(&w.rig);
 }
 
+#define LOGITS(claim, name) {claim, check_logits, NULL, NULL, CHECKPOINTS name}
+
 int main(void)
 {
 	static const struct test_cpu_only only[] = {
 		{"test_ordered", "the device computes with packed weights itself (test_model_forward)"}};
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_ordered_weights_give_the_logits_of_the_files_order),
+		LOGITS("test_ordered_weights_give_the_logits_of_the_files_order", "gptq-order-256"),
+		LOGITS("test_ordered_weights_of_gemma2_give_the_logits_of_the_files_order", "gptq-order-gemma2-32"),
 	};
 
 	return TEST_RUN_GROUP("packed_forward", tests, only, NULL, NULL);

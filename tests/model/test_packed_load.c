@@ -82,6 +82,8 @@ static const struct expected {
 	/* matrices of 128 columns have one group, whatever the order; down has two */
 	{"gptq-order-128", "qkv:u4 o:u4 gate_up:u4 down:u4 ", "int4 (gptq) in groups of 128, kept packed", true},
 	{"gptq-order-256", "qkv:u4 o:u4 gate_up:u4 down:u4 ", "int4 (gptq) in groups of 128, kept packed", true},
+	{"gptq-order-gemma2-32", "qkv:u4_32 gate_up:u4_32 down:u4_32 ",
+		"int4 (gptq) in groups of 32, 6 of 7 matrices kept packed, others " WIDENED, true},
 	{"compressed-mixed-128", "qkv:rows o:rows gate_up:u4 down:u4 ",
 		"fp8 with a factor a row and int4 in groups of 128, kept packed"},
 	{"modelopt-128", "qkv:rows o:rows gate_up:rows down:rows ", "fp8 with a factor a tensor, kept packed"},
