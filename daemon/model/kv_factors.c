@@ -75,44 +75,58 @@ static int kv_factors_read_one(
 	return 0;
 }
 
-static void kv_factors_name(
-	const struct model_config *config, uint32_t layer, enum kv_factors_side side, char ret[PLAN_NAME_MAX])
+/* The two spellings of a factor's name, the second one of ModelOpt. */
+enum { SPELLINGS = 2 };
+
+static void kv_factors_name(const struct model_config *config, uint32_t layer, enum kv_factors_side side,
+	uint32_t spelling, char ret[PLAN_NAME_MAX])
 {
-	plan_layer_name(config->family, layer,
-		side == KV_FACTORS_KEYS ? "self_attn.k_scale" : "self_attn.v_scale", ret);
+	static const char *const names[SPELLINGS][KV_FACTORS_SIDES] = {
+		{[KV_FACTORS_KEYS] = "self_attn.k_scale", [KV_FACTORS_VALUES] = "self_attn.v_scale"},
+		{[KV_FACTORS_KEYS] = "self_attn.k_proj.k_scale", [KV_FACTORS_VALUES] = "self_attn.v_proj.v_scale"},
+	};
+
+	plan_layer_name(config->family, layer, names[spelling][side], ret);
 }
 
 const struct safetensors_tensor *kv_factors_find(const struct safetensors *checkpoint,
 	const struct model_config *config, uint32_t layer, enum kv_factors_side side)
 {
-	const struct safetensors_tensor *found;
+	const struct safetensors_tensor *found = NULL;
 	char name[PLAN_NAME_MAX];
 
 	if (config->latent.rank && side == KV_FACTORS_VALUES)
 		return NULL;
-	kv_factors_name(config, layer, side, name);
-	found = safetensors_find(checkpoint, name);
-	if (found)
-		return found;
-	plan_layer_name(config->family, layer,
-		side == KV_FACTORS_KEYS ? "self_attn.k_proj.k_scale" : "self_attn.v_proj.v_scale", name);
-	return safetensors_find(checkpoint, name);
+	for (uint32_t i = 0; i < SPELLINGS && !found; i++) {
+		kv_factors_name(config, layer, side, i, name);
+		found = safetensors_find(checkpoint, name);
+	}
+	return found;
 }
 
-/* `other`: the layer has the factor of the other side. */
-static int kv_factors_refuse_missing(
-	const struct kv_factors_source *s, uint32_t layer, enum kv_factors_side side, bool other)
+/* The layer has the factor of the other side: its name and that of the missing one, in the same spelling. */
+static int kv_factors_refuse_single(
+	const struct kv_factors_source *s, uint32_t layer, enum kv_factors_side side)
 {
-	char names[KV_FACTORS_SIDES][PLAN_NAME_MAX];
+	const enum kv_factors_side other = side == KV_FACTORS_KEYS ? KV_FACTORS_VALUES : KV_FACTORS_KEYS;
+	char missing[PLAN_NAME_MAX], found[PLAN_NAME_MAX];
+	uint32_t i = 0;
 
-	for (int i = 0; i < KV_FACTORS_SIDES; i++)
-		kv_factors_name(&s->model->config, layer, (enum kv_factors_side)i, names[i]);
-	if (other)
-		return kv_factors_refuse(s, -EINVAL, "%s: tensor \"%s\" is missing, but there is \"%s\"",
-			s->directory, names[side], names[!side]);
+	kv_factors_name(&s->model->config, layer, other, i, found);
+	while (!safetensors_find(s->checkpoint, found) && i + 1 < SPELLINGS)
+		kv_factors_name(&s->model->config, layer, other, ++i, found);
+	kv_factors_name(&s->model->config, layer, side, i, missing);
+	return kv_factors_refuse(s, -EINVAL, "%s: tensor \"%s\" is missing, but there is \"%s\"", s->directory, missing,
+		found);
+}
+
+static int kv_factors_refuse_missing(const struct kv_factors_source *s, uint32_t layer)
+{
+	char name[PLAN_NAME_MAX];
+
+	kv_factors_name(&s->model->config, layer, KV_FACTORS_KEYS, 0, name);
 	return kv_factors_refuse(s, -EINVAL,
-		"%s: tensor \"%s\" is missing, though kv_cache_scheme says that there are factors",
-		s->directory, names[side]);
+		"%s: tensor \"%s\" is missing, though kv_cache_scheme says that there are factors", s->directory, name);
 }
 
 /* *ret_read: does the layer have factors of its own? */
@@ -125,10 +139,12 @@ static int kv_factors_read_layer(
 	struct kv_factors own = {1, 1};
 	int rc = 0;
 
-	if (!keys && (values || s->declared))
-		return kv_factors_refuse_missing(s, layer, KV_FACTORS_KEYS, values);
+	if (!keys && values)
+		return kv_factors_refuse_single(s, layer, KV_FACTORS_KEYS);
 	if (keys && !values && !c->latent.rank)
-		return kv_factors_refuse_missing(s, layer, KV_FACTORS_VALUES, true);
+		return kv_factors_refuse_single(s, layer, KV_FACTORS_VALUES);
+	if (!keys && s->declared)
+		return kv_factors_refuse_missing(s, layer);
 	if (keys)
 		rc = kv_factors_read_one(s, keys, &own.key);
 	if (!rc && values)
