@@ -18,12 +18,12 @@ DEFINE_CLEANUP(quantisation, struct quantisation, quantisation_free)
 
 /* ---- excluded modules: names, and globs with * and ? ---- */
 
-/* The glob as a regular expression. A star at the end of a name, "layers.1*", stands for the modules within that one, not
- * for layers.10. False: it is too long, or has a set of characters. */
+/* The glob as a regular expression, as fnmatch has it; but a star at the end behind a layer's number, "layers.1*", stands
+ * for the modules within that layer, not for layers.10. False: it is too long, or has a set of characters. */
 static bool hf_modelopt_pattern(const char *glob, char ret[PATTERN_MAX])
 {
 	const size_t length = strlen(glob);
-	const bool is_tree = length >= 2 && glob[length - 1] == '*' && !strchr(".*?", glob[length - 2]);
+	const bool is_tree = length >= 2 && glob[length - 1] == '*' && isdigit((unsigned char)glob[length - 2]);
 	size_t n = 0;
 
 	if (length > GLOB_MAX || strchr(glob, '['))
@@ -82,8 +82,8 @@ static void hf_modelopt_parse_excluded(
 
 #define ALGORITHMS "\"FP8\"|\"fp8\""
 
-/* The only algorithm has a factor a tensor. `excluded`: the list's name with its object's. Files without factors of keys and values want 1, whatever is said of a
- * cache. */
+/* The only algorithm has a factor a tensor. `excluded`: the list's name with its object's. A file without factors of
+ * keys and values wants 1 for them, whatever it says of a cache. */
 static void hf_modelopt_take(
 	const struct field_object *object, const char *excluded, const char *kv, struct quantisation *ret)
 {

@@ -148,6 +148,14 @@ static void test_modelopts_names_have_stars(void **state)
 	assert_int_equal(rule_of(text, "a.b.c"), QUANTISATION_NEVER);
 }
 
+static void test_modelopts_star_within_a_part_stands_for_its_rest(void **state)
+{
+	const char *text = MODELOPT("FP8", ",\"ignore\":[\"*self_attn.q*\"]");
+
+	assert_int_equal(rule_of(text, "model.layers.1.self_attn.q_proj"), QUANTISATION_NEVER);
+	assert_int_equal(rule_of(text, "model.layers.1.self_attn.k_proj"), QUANTISATION_ALWAYS);
+}
+
 #define PATTERN(text) EXCLUDED("\"re:" text "\"")
 
 static void test_pattern_matches_from_the_first_character_on(void **state)
@@ -276,6 +284,7 @@ int main(void)
 		cmocka_unit_test(test_lists_may_have_either_name_of_a_module),
 		cmocka_unit_test(test_name_goes_before_pattern_and_pattern_before_all),
 		cmocka_unit_test(test_modelopts_names_have_stars),
+		cmocka_unit_test(test_modelopts_star_within_a_part_stands_for_its_rest),
 		cmocka_unit_test(test_pattern_matches_from_the_first_character_on),
 		cmocka_unit_test(test_pattern_has_pythons_classes_and_groups),
 		cmocka_unit_test(test_pattern_repeats_what_is_before),
