@@ -17,9 +17,9 @@
 /*
  * A weight matrix. An op may read it before earlier work of its stream is done: none of that may write it.
  *
- * E4M3, U4 and U4_32 are packed (kernels/packed.h): where device_info.packs, gemm, gated_gemm and norm_gemm take them as w,
- * expert_gemm and expert_gated_gemm too, but for U4_32, if units have factors, and decode_step answers -ENOTSUP; for all other
- * ops they are invalid.
+ * E4M3, U4 and U4_32 are packed (kernels/packed.h), and valid only where device_info.packs. As w, gemm, gated_gemm and
+ * norm_gemm take all three; expert_gemm and expert_gated_gemm take E4M3 and U4, if units have factors. decode_step
+ * answers -ENOTSUP to them; for all other ops they are invalid.
  */
 struct weight {
 	const void *data; /* [rows, cols], rows contiguous; or units */

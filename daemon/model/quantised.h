@@ -11,9 +11,9 @@
  *	W[n, k] = (q[n, k] - zero[n, g]) * factor[n / block_rows, g]
  *
  * where the column's group g is k / block_cols, or is stored. A FORMAT knows the tensors' names,
- * dtypes and layouts. Rows are widened in any order, some at a time. If the data is transposed it has to be whole in memory for that: the
- * uploader gathers it, for about as many tensors as it has reads in flight. Else a row is
- * row_bytes of it. Data in another order than the file's (quantised_order.h) is gathered, too.
+ * dtypes and layouts. Rows are widened in any order, some at a time. A row is row_bytes of the data, unless the data
+ * is transposed or is loaded in another order than the file's (quantised_order.h). Such data has to be whole in memory:
+ * the uploader gathers it, for about as many tensors as it has reads in flight.
  *
  * quantised_find: names, dtypes, shapes, before anything is read; quantised_sides_read: the side
  * tensors' contents, checked; quantised_widen: data and sides to float32; quantised_pack: to units.

@@ -3,11 +3,11 @@
 #define MIMEO_DAEMON_MODEL_QUANTISED_ORDER_H
 
 /*
- * Columns in the order of their stored groups, which packed weights need (GPTQ's desc_act).
+ * A matrix W whose columns are sorted by their stored groups (GPTQ's desc_act), as packed weights need it.
  *
- * Columns that are sorted want the elements of x in the same order. Where a product makes x, its rows get this order:
- * those of gate and up for down. Where a norm makes it, the norm writes it so (op_rms_norm). An ORDER lists the columns of the file, those of group 0 first,
- * and within a group as the file has them.
+ * An ORDER lists W's columns: those of group 0 first, and within a group as the file has them. A product with the
+ * sorted W needs the elements of its input x in the same order. What writes x provides it: for qkv and gate_up a norm
+ * (op_rms_norm), for down the product with gate and up, whose rows are then loaded in the order of down's columns.
  */
 
 #include "daemon/model/quantised.h"

@@ -33,11 +33,11 @@ int quantised_packing_of(const struct quantised_source *source, const struct saf
 	/* packed_takes_factor holds for all of float16 and bfloat16 */
 	if (is_u4 && source->sides[QUANTISED_FACTORS]->dtype == DTYPE_F32)
 		return QUANTISED_WIDENS;
-	rc = source->sides[QUANTISED_GROUPS] && !source->col_order.groups ? quantised_read_groups(source, checkpoint, &groups, error) : 0;
-	if (rc)
-		return rc;
-	if (groups)
-		return QUANTISED_WIDENS;
+	if (source->sides[QUANTISED_GROUPS] && !source->col_order.groups) {
+		rc = quantised_read_groups(source, checkpoint, &groups, error);
+		if (rc || groups)
+			return rc ? rc : QUANTISED_WIDENS;
+	}
 	if (is_u4)
 		ret->dtype = quantised_is_whole(source) || source->block_cols % PACKED_COLS == 0 ? DTYPE_U4 : DTYPE_U4_32;
 	else

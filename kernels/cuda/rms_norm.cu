@@ -2,10 +2,10 @@
 
 /*
  * Grid: one block a row; block: a thread for each pack of 8 columns, 1024 at most; shared memory:
- * 128 bytes of partial sums, and with an order the row. Moves rows * cols * 4 bytes, and the weight once from memory. Up to 8192
- * columns a row is one pack a thread and stays in registers between the sum and the scaling, and the
- * weight is fetched before the wait: one round trip to memory and one barrier. Wider rows are read a
- * second time, from the cache.
+ * 128 bytes of partial sums, and with an order the row. Moves rows * cols * 4 bytes, and the weight
+ * once from memory. Up to 8192 columns a row is one pack a thread and stays in registers between
+ * the sum and the scaling, and the weight is fetched before the wait: one round trip to memory and
+ * one barrier. Wider rows are read a second time, from the cache.
  *
  * With an order a row is written to shared memory and read from there in the order: single columns out of order would
  * be stores of 2 bytes, which take a transaction each. With `add` the output is read as well, rows * cols * 2 bytes
