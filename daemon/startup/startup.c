@@ -401,6 +401,8 @@ int startup_serve(struct startup *startup, bool *ret_abandoned)
 	*ret_abandoned = rc & SERVE_ABANDONED;
 	if (rc & SERVE_DEVICE_LOST)
 		return MIMEOD_EXIT_DEVICE_LOST;
+	if (rc & SERVE_CUT_OFF)
+		return MIMEOD_EXIT_CUT_OFF;
 	return rc == SERVE_DRAINED ? MIMEOD_EXIT_DONE : MIMEOD_EXIT_ERROR;
 }
 

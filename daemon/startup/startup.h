@@ -13,8 +13,9 @@
 
 /* Exit statuses of mimeod. */
 #define MIMEOD_EXIT_DONE 0        /* drained: every request has finished */
-#define MIMEOD_EXIT_ERROR 1       /* could not start, or the drain timeout ended requests */
+#define MIMEOD_EXIT_ERROR 1       /* could not start, or was ended before it had drained */
 #define MIMEOD_EXIT_USAGE 2       /* the command line or the configuration is wrong */
+#define MIMEOD_EXIT_CUT_OFF 3     /* the drain timeout ended requests */
 #define MIMEOD_EXIT_DEVICE_LOST 70 /* the device failed: start again */
 
 struct startup;

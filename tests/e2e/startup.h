@@ -8,6 +8,7 @@
 #include "tests/e2e/daemon.h"
 
 #define EXIT_ERROR 1
+#define EXIT_CUT_OFF 3
 #define EXIT_USAGE 2
 
 static inline int setup(void **state)

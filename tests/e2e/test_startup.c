@@ -315,7 +315,7 @@ static void test_second_signal_ends_at_once(void **state)
 	mimeo_close(m);
 }
 
-static void test_requests_cut_off_by_the_timeout_are_counted_and_the_status_is_1(void **state)
+static void test_requests_cut_off_by_the_timeout_are_counted_and_the_status_is_3(void **state)
 {
 	struct daemon *daemon = *state;
 
@@ -327,7 +327,7 @@ static void test_requests_cut_off_by_the_timeout_are_counted_and_the_status_is_1
 	for (uint32_t i = 0; i < 60; i++)
 		assert_int_equal(endless_submit(m, 2000, i, NULL), 0);
 	terminate(daemon, m);
-	assert_int_equal(daemon_wait(daemon), EXIT_ERROR);
+	assert_int_equal(daemon_wait(daemon), EXIT_CUT_OFF);
 	assert_true(daemon_log_has(daemon, "requests cut off by the drain timeout of 1 s: "));
 	assert_false(daemon_log_has(daemon, " drained"));
 	mimeo_close(m);
@@ -382,7 +382,7 @@ int main(void)
 		OWN(test_drain_finishes_what_runs_and_takes_nothing_new),
 		OWN(test_draining_daemon_turns_new_clients_away),
 		OWN(test_second_signal_ends_at_once),
-		OWN(test_requests_cut_off_by_the_timeout_are_counted_and_the_status_is_1),
+		OWN(test_requests_cut_off_by_the_timeout_are_counted_and_the_status_is_3),
 		OWN(test_lost_device_ends_requests_with_its_status_and_the_process_with_70),
 	};
 
