@@ -175,23 +175,26 @@ static void query_requests(const struct accounting *accounting, struct engine_qu
 	qsort(query->requests, query->n, sizeof(*query->requests), query_by_id);
 }
 
+/* False: the session has no such request. */
 static bool query_cancel_of(struct engine_session *session, struct engine_query *query)
 {
 	const struct msg_detail detail = {.detail = RING_DETAIL_OPERATOR};
-	const uint64_t now = clock_ns();
 
 	for (uint32_t i = 0; i < session->n_requests && (session->n_in_flight || session->n_held); i++) {
 		struct held_entry *entry = &session->entries[i];
 		struct request *request = &session->requests[i];
 
 		if (entry->held && entry->order == query->id) {
-			*query->requests = query_held(session, entry, now);
+			*query->requests = query_held(session, entry, clock_ns());
 			held_end(session, entry, MIMEO_E_CANCELLED, &detail);
 			return true;
 		}
 		if (!entry->held && request->state != REQUEST_FREE && request->order == query->id) {
-			*query->requests = query_request(request, now);
-			finish_cancel(request, &detail);
+			*query->requests = query_request(request, clock_ns());
+			if (request->state == REQUEST_ENDING)
+				query->rc = -EALREADY;
+			else
+				finish_cancel(request, &detail);
 			return true;
 		}
 	}

@@ -74,7 +74,7 @@ struct engine_query {
 	unsigned tag;   /* the loop thread's */
 	void *userdata; /* the same */
 	/* the answer */
-	int rc;         /* 0, -ENOENT (no such request), -ENOMEM */
+	int rc;         /* 0, -ENOENT (no such request), -EALREADY (it ends already), -ENOMEM */
 	uint32_t n;     /* of either list; pages dropped */
 	struct engine_request_facts *requests; /* [n]; of a cancel: the one request */
 	struct engine_pages_facts *pages;      /* [n] of each model: its own, its users', their sessions' */

@@ -129,6 +129,10 @@ static void queries_answer_cancel(const struct engine_query *query, struct reply
 			"no request %" PRIu64 " is in flight: mimeoctl requests lists those that are", query->id);
 		return;
 	}
+	if (query->rc == -EALREADY) {
+		reply_sayf(reply, MIMEO_E_INVALID, "request %" PRIu64 " is ending already", query->id);
+		return;
+	}
 	reply_sayf(reply, 0, "request %" PRIu64 " of session %u (%s, pid %d) is cancelled", facts->id,
 		facts->session, facts->name, (int)facts->pid);
 	log_info("request %" PRIu64 " of session %u: cancelled by an operator", facts->id, facts->session);

@@ -2,6 +2,10 @@
 /* Device buffers that requests name, while launched steps still write to them. */
 #include "tests/daemon/rig.h"
 
+#include <errno.h>
+
+#include "daemon/engine/query.h"
+
 enum { BUFFER = 1, BUFFER_BYTES = 4096, N_GATES = 2, FIRST_HELD = 2 };
 
 /* ---- a lane that waits ahead of the steps 2 and 3 ---- */
@@ -123,6 +127,47 @@ static void check_fence(struct rig *rig, int n_open)
 	assert_int_equal(rig->results[0].status, MIMEO_E_CANCELLED);
 }
 
+static struct engine_query *asked(struct rig *rig, enum engine_query_kind kind, uint64_t id)
+{
+	struct engine_query *query = calloc(1, sizeof(*query)), *answer = NULL;
+
+	assert_non_null(query);
+	query->kind = kind;
+	query->id = id;
+	assert_int_equal(engine_post_query(rig->engine, query), 0);
+	RIG_AWAIT((answer = engine_query_take(rig->engine)));
+	return answer;
+}
+
+/* Its launched steps still name its buffer. */
+static void test_operator_is_told_that_a_request_ends_already(void **state)
+{
+	struct rig *rig = *state;
+	int32_t tokens[32];
+	struct msg_generate msg = rig_greedy(rig_prompt("count 4 30\n", tokens), 3);
+
+	open_buffer(rig);
+	msg.flags = MIMEO_GENERATE_PROMPT_LOGITS | MIMEO_GENERATE_IGNORE_EOS;
+	msg.logits = (struct mimeo_place){.buffer = BUFFER};
+	struct rig_request request = rig_generate(&rig->client, 0, tokens, msg.n_tokens, &msg);
+	rig_submit(&rig->client, request);
+	rig_wait_steps(rig, 3);
+	rig_cancel(&rig->client, 1, &request);
+	rig_wait(&rig->client, rig->results, 1);
+	struct engine_query *answer = asked(rig, ENGINE_QUERY_REQUESTS, 0);
+	assert_int_equal(answer->n, 1);
+	assert_int_equal(answer->requests[0].state, ENGINE_REQUEST_ENDING);
+	const uint64_t id = answer->requests[0].id;
+	engine_query_free(answer);
+	answer = asked(rig, ENGINE_QUERY_CANCEL, id);
+	assert_int_equal(answer->rc, -EALREADY);
+	engine_query_free(answer);
+	for (int i = 0; i < N_GATES; i++)
+		atomic_store(&held.open[i], true);
+	rig_wait(&rig->client, rig->results, 0);
+	assert_int_equal(rig->results[0].status, MIMEO_E_CANCELLED);
+}
+
 static struct rig_request name_buffer(struct rig *rig, uint32_t index)
 {
 	int32_t tokens[32];
@@ -183,6 +228,7 @@ int main(void)
 		BUFFER_TEST(test_close_takes_effect_behind_what_was_submitted_before),
 		BUFFER_TEST(test_buffer_is_busy_until_two_launched_steps_that_name_it_have_ended),
 		BUFFER_TEST(test_buffer_is_busy_until_the_last_launched_step_that_names_it_has_ended),
+		BUFFER_TEST(test_operator_is_told_that_a_request_ends_already),
 	};
 
 	return cmocka_run_group_tests_name("engine buffers", tests, NULL, NULL);

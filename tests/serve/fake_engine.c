@@ -298,7 +298,7 @@ static void fake_answer(struct engine *engine, struct engine_query *query)
 	if (query->kind == ENGINE_QUERY_CANCEL && query->id == 7)
 		engine->n_cancelled++;
 	else if (query->kind == ENGINE_QUERY_CANCEL)
-		query->rc = -ENOENT;
+		query->rc = query->id == 9 ? -EALREADY : -ENOENT;
 	engine->answered = true;
 	doorbell_ring(engine->report_fd);
 }

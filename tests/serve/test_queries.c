@@ -48,6 +48,8 @@ static void test_cancel_reaches_the_request_of_that_id_alone(void **state)
 		"request 7 of session 1 (chat, pid 100) is cancelled"), 0);
 	assert_int_equal(operator_order(harness, (struct ask){.op = "cancel", .request = 8, .has_request = true},
 		"no request 8 is in flight: mimeoctl requests lists those that are"), MIMEO_E_INVALID);
+	assert_int_equal(operator_order(harness, (struct ask){.op = "cancel", .request = 9, .has_request = true},
+		"request 9 is ending already"), MIMEO_E_INVALID);
 	assert_int_equal(operator_order(harness, (struct ask){.op = "cancel"}, "cancel needs a request's id"),
 		MIMEO_E_INVALID);
 	assert_int_equal(fake_engine_n_cancelled(harness->engine), 1);
