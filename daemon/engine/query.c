@@ -140,9 +140,9 @@ static struct engine_request_facts query_held(
 
 static void query_list_session(struct engine_query *query, const struct engine_session *session, uint64_t now)
 {
-	if (!session->n_in_flight && !session->n_held)
-		return;
-	for (uint32_t i = 0; i < session->n_requests; i++) {
+	const uint32_t end = query->n + session->n_in_flight + session->n_held;
+
+	for (uint32_t i = 0; i < session->n_requests && query->n < end; i++) {
 		if (session->entries[i].held)
 			query->requests[query->n++] = query_held(session, &session->entries[i], now);
 		else if (session->requests[i].state != REQUEST_FREE)
@@ -180,16 +180,21 @@ static bool query_cancel_of(struct engine_session *session, struct engine_query 
 {
 	const struct msg_detail detail = {.detail = RING_DETAIL_OPERATOR};
 
-	for (uint32_t i = 0; i < session->n_requests && (session->n_in_flight || session->n_held); i++) {
+	uint32_t left = session->n_in_flight + session->n_held;
+
+	for (uint32_t i = 0; i < session->n_requests && left > 0; i++) {
 		struct held_entry *entry = &session->entries[i];
 		struct request *request = &session->requests[i];
 
+		if (!entry->held && request->state == REQUEST_FREE)
+			continue;
+		left--;
 		if (entry->held && entry->order == query->id) {
 			*query->requests = query_held(session, entry, clock_ns());
 			held_end(session, entry, MIMEO_E_CANCELLED, &detail);
 			return true;
 		}
-		if (!entry->held && request->state != REQUEST_FREE && request->order == query->id) {
+		if (!entry->held && request->order == query->id) {
 			*query->requests = query_request(request, clock_ns());
 			if (request->state == REQUEST_ENDING)
 				query->rc = -EALREADY;
