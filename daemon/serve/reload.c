@@ -8,9 +8,11 @@
 
 #include <mimeo/types.h>
 
+#include "daemon/serve/calls.h"
 #include "daemon/serve/notify.h"
 #include "daemon/serve/session.h"
 #include "ipc/cleanup.h"
+#include "ipc/socket.h"
 
 struct quota_amounts reload_totals(const struct serve_options *options)
 {
@@ -23,7 +25,33 @@ struct quota_amounts reload_totals(const struct serve_options *options)
 	}};
 }
 
-/* Users who are attached get their new weights; what they hold above new limits they keep. */
+/* The user's new weight. The first session of a user answers for the others: groups are looked up by the name service,
+ * which may take long. */
+static uint32_t reload_weight(const struct serve *serve, const struct session *session)
+{
+	const struct session *other;
+
+	DL_FOREACH (serve->sessions, other) {
+		if (other == session)
+			break;
+		if (other->port.uid == session->port.uid)
+			return other->weight;
+	}
+	notify_alive();
+	return weights_of(&serve->options.weights, session->port.uid);
+}
+
+/* What users hold above new limits they keep. */
+static void reload_apply_to_session(struct serve *serve, struct session *session)
+{
+	session->weight = reload_weight(serve, session);
+	if (session->detaching)
+		return;
+	socket_pass_rights(session->fd, calls_may_import(session));
+	if (engine_post_weight(serve->options.engine, &session->port, session->weight) < 0)
+		log_error("session %u: out of memory: its user keeps the old weight", session->port.session);
+}
+
 static void reload_apply(struct serve *serve, const struct serve_options *options)
 {
 	const struct quota_amounts totals = reload_totals(options);
@@ -32,12 +60,8 @@ static void reload_apply(struct serve *serve, const struct serve_options *option
 	serve->options = *options;
 	quota_set_totals(serve->quota, &totals);
 	serve->line_moves = true; /* those in line may fit now */
-	DL_FOREACH (serve->sessions, session) {
-		uint32_t weight = weights_of(&options->weights, session->port.uid);
-
-		if (!session->detaching && engine_post_weight(options->engine, &session->port, weight) < 0)
-			log_error("session %u: out of memory: its user keeps the old weight", session->port.session);
-	}
+	DL_FOREACH (serve->sessions, session)
+		reload_apply_to_session(serve, session);
 }
 
 static void reload_log(enum log_level level, const char *text)

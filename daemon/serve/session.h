@@ -12,6 +12,7 @@ struct session {
 	struct loop_source *source, *pid_source;
 	int fd, pidfd;
 	int64_t since_ms;
+	uint32_t weight; /* of the last reload */
 	bool detaching; /* the engine is to release it */
 	bool posted;    /* the command for that is posted to the engine */
 	bool detached;  /* the engine has released it; the builder has not finished */

@@ -3,6 +3,7 @@
  * Calls on a session's socket over a builder whose device is a fake CUDA one: it makes nothing, and
  * takes as long as the test likes.
  */
+#include <errno.h>
 #include <semaphore.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -83,6 +84,12 @@ struct rig {
 	struct client client;
 };
 
+static int reload_forbids(void *userdata, struct serve_options *options, FILE *out)
+{
+	options->allow_client_ipc = SERVE_CLIENT_IPC_NO;
+	return 0;
+}
+
 static int setup(void **state)
 {
 	struct rig *rig = calloc(1, sizeof(*rig));
@@ -101,6 +108,7 @@ static int setup(void **state)
 	rig->harness->options.max_client_buffer_bytes = 1 << 20;
 	rig->harness->options.max_buffer_bytes = 2 << 20;
 	rig->harness->options.allow_client_ipc = SERVE_CLIENT_IPC_SAME_UID;
+	rig->harness->options.reload = reload_forbids;
 	harness_start(rig->harness);
 	struct msg_hello hello = client_hello();
 	assert_int_equal(client_attach(rig->harness, &rig->client, &hello), 0);
@@ -379,6 +387,25 @@ static void test_memory_counts_as_the_device_takes_it(void **state)
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
+/* The kernel refuses its descriptors, too, as those of a client that attaches later. */
+static void test_reload_forbids_descriptors_of_sessions_that_are_there(void **state)
+{
+	struct rig *rig = *state;
+	struct msg_call msg = import_call(64, 0);
+	uint8_t bytes[MSG_CALL_MAX];
+	int value = 1, fd = rig->client.fd;
+	socklen_t length = sizeof(value);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &value, &length) < 0) {
+		print_message("# skipped: descriptors: needs Linux 6.16\n");
+		return;
+	}
+	assert_int_equal(operator_order(rig->harness, (struct ask){.op = "reload"}, ""), 0);
+	int n = msg_table_write(&msg_call_table, &msg, bytes, sizeof(bytes));
+	assert_int_equal(socket_send(fd, bytes, (size_t)n, &fd, 1), -EPERM);
+	assert_int_equal(call(rig, &msg).status, MIMEO_E_DENIED);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -395,6 +422,7 @@ int main(void)
 		T(test_client_that_dies_meanwhile_leaves_nothing),
 		T(test_fences_end_with_their_session),
 		T(test_closed_ipc_memory_counts_until_the_lane_is_empty),
+		T(test_reload_forbids_descriptors_of_sessions_that_are_there),
 	};
 
 	return cmocka_run_group_tests_name("calls", tests, NULL, NULL);

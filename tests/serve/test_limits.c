@@ -292,6 +292,31 @@ static void test_user_with_many_sessions_shuts_no_other_out(void **state)
 		client_close(&other[--n_other]);
 }
 
+static int reload_weighs(void *userdata, struct serve_options *options, FILE *out)
+{
+	options->weights.entries[0] = (struct user_weight){.id = geteuid(), .weight = 7};
+	options->weights.n = 1;
+	return 0;
+}
+
+static void configure_weighing_reload(struct harness *harness)
+{
+	harness->options.reload = reload_weighs;
+}
+
+static void test_reload_gives_the_engine_the_weight_of_a_user_who_is_there(void **state)
+{
+	struct harness *harness = *state;
+	struct msg_hello hello = client_hello();
+	struct client client;
+
+	assert_int_equal(client_attach(harness, &client, &hello), 0);
+	assert_int_equal(fake_engine_port(harness->engine)->weight, 1);
+	assert_int_equal(operator_order(harness, (struct ask){.op = "reload"}, ""), 0);
+	assert_int_equal(fake_engine_port(harness->engine)->weight, 7);
+	client_close(&client);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -309,6 +334,8 @@ int main(void)
 		harness_test_with(
 			test_descriptors_beyond_a_share_are_refused, configure_few_descriptors),
 		harness_test_with(test_user_with_many_sessions_shuts_no_other_out, configure_hog),
+		harness_test_with(test_reload_gives_the_engine_the_weight_of_a_user_who_is_there,
+			configure_weighing_reload),
 	};
 
 	return cmocka_run_group_tests_name("serve limits", tests, NULL, NULL);
