@@ -101,6 +101,19 @@ static void test_new_weight_holds_at_once(void **state)
 	assert_int_equal(accounting.active_weight, 0);
 }
 
+static void test_weight_of_a_new_session_is_its_users(void **state)
+{
+	struct engine_session *a = attach(0, 1, 1), *b = attach(1, 2, 1);
+
+	begin(a);
+	begin(b);
+	attach(2, 2, 3);
+	assert_int_equal(share_entitlement(&accounting, b, 100), 75);
+	end(a);
+	end(b);
+	assert_int_equal(accounting.active_weight, 0);
+}
+
 static void test_weight_out_of_range_is_one(void **state)
 {
 	struct engine_session *a = attach(0, 1, 0), *b = attach(1, 2, 1001);
@@ -181,6 +194,7 @@ int main(void)
 		cmocka_unit_test_setup(test_part_follows_weight_and_number_of_sessions, clear),
 		cmocka_unit_test_setup(test_part_is_one_at_least, clear),
 		cmocka_unit_test_setup(test_new_weight_holds_at_once, clear),
+		cmocka_unit_test_setup(test_weight_of_a_new_session_is_its_users, clear),
 		cmocka_unit_test_setup(test_weight_out_of_range_is_one, clear),
 		cmocka_unit_test_setup(test_turn_is_the_users_with_least_per_weight_then_the_sessions, clear),
 		cmocka_unit_test_setup(test_who_comes_back_begins_where_the_others_are, clear),

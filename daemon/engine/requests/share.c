@@ -32,9 +32,10 @@ void share_attach(struct accounting *accounting, struct engine_session *session)
 	assert(user);
 	if (!user->weight || user->uid != port->uid)
 		*user = (struct share_user){.uid = port->uid};
-	if (!user->n_sessions++)
-		user->weight = port->weight && port->weight <= ENGINE_WEIGHT_MAX ? port->weight : 1;
+	user->n_sessions++;
 	session->share = (struct share_session){.user = user};
+	/* Also of a user who is there: the other sessions may be detaching, and got no new weight from a reload. */
+	share_weigh(session, port->weight && port->weight <= ENGINE_WEIGHT_MAX ? port->weight : 1);
 }
 
 void share_detach(struct engine_session *session)

@@ -52,7 +52,7 @@ struct share_session {
 	uint64_t counter, computed;
 };
 
-/* At attach and at the end of a session, which has no requests then. */
+/* At attach and at the end of a session, which has no requests then. The port's weight becomes its user's. */
 void share_attach(struct accounting *accounting, struct engine_session *session);
 void share_detach(struct engine_session *session);
 /* The weight of the session's user from now on. */
