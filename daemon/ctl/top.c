@@ -63,7 +63,8 @@ static int top_batch(int fd, const struct top_options *options)
 
 int top_run(int fd, const struct top_options *options)
 {
-	const bool terminal = !options->batch && isatty(STDOUT_FILENO) && isatty(STDIN_FILENO);
+	const bool terminal = !options->batch && options->form != TABLE_AS_JSON && options->n_pictures == 0 &&
+		isatty(STDOUT_FILENO) && isatty(STDIN_FILENO);
 	int rc = -ENOSYS;
 
 #if HAVE_NCURSES

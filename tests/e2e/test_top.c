@@ -37,6 +37,8 @@ static int end(void **state)
 	return 0;
 }
 
+static const char *top_count; /* NULL: no -n */
+
 /* In the child: the live view on that terminal. */
 static int run_top(void *arg)
 {
@@ -48,7 +50,8 @@ static int run_top(void *arg)
 	CHILD_EXPECT(fd >= 0 && ioctl(fd, TIOCSWINSZ, &size) == 0);
 	CHILD_EXPECT(dup2(fd, 0) == 0 && dup2(fd, 1) == 1 && dup2(fd, 2) == 2);
 	setenv("TERM", "xterm", 1);
-	execl(program, program, "--socket", group_daemon.socket, "top", "-d", "0.2", (char *)NULL);
+	execl(program, program, "--socket", group_daemon.socket, "top", "-d", "0.2", top_count ? "-n" : NULL,
+		top_count, (char *)NULL);
 	return 1;
 }
 
@@ -166,12 +169,25 @@ static void test_pictures_in_a_pipe_count_tokens_and_latencies(void **state)
 	assert_true(daemon_number(*state, "models", 0, "rows") > 0);
 }
 
+static void test_count_of_pictures_ends_it_on_a_terminal_too(void **state)
+{
+	int status = 0;
+
+	top_count = "1";
+	pid_t pid = top_start();
+	top_count = NULL;
+	assert_true(EVENTUALLY((top_draws(), waitpid(pid, &status, WNOHANG) == pid)));
+	close(terminal);
+	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		GROUP_TEST(test_session_is_killed_once_it_is_confirmed),
 		GROUP_TEST(test_request_is_cancelled_once_it_is_confirmed),
 		GROUP_TEST(test_pictures_in_a_pipe_count_tokens_and_latencies),
+		GROUP_TEST(test_count_of_pictures_ends_it_on_a_terminal_too),
 	};
 
 	watchdog(WATCHDOG_SECONDS);
