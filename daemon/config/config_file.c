@@ -11,6 +11,7 @@
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <ini.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -180,16 +181,33 @@ int config_parse_memory(struct config_settings *settings, const char *name, cons
 
 DEFINE_CLEANUP(file, FILE, fclose)
 
+/* A reload reads on the thread that serves, which nothing may block: neither a pipe, which could be read once only,
+ * nor a terminal, whose read fails with EAGAIN. */
+static int config_file_open(const char *path)
+{
+	struct stat status;
+
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	if (fd < 0)
+		return -errno;
+	if (fstat(fd, &status) == 0 && (S_ISREG(status.st_mode) || S_ISCHR(status.st_mode)))
+		return fd;
+	close(fd);
+	return S_ISDIR(status.st_mode) ? -EISDIR : -EINVAL;
+}
+
 /* The length, or -errno. */
 static ssize_t config_file_read(const char *path, char text[static FILE_BYTES_MAX + 1])
 {
-	CLEANUP(cleanup_file) FILE *file = fopen(path, "re");
-	struct stat status;
+	int fd = config_file_open(path);
 
-	if (!file)
-		return -errno;
-	if (fstat(fileno(file), &status) == 0 && S_ISDIR(status.st_mode))
-		return -EISDIR;
+	if (fd < 0)
+		return fd;
+	CLEANUP(cleanup_file) FILE *file = fdopen(fd, "r");
+	if (!file) {
+		close(fd);
+		return -ENOMEM;
+	}
 	size_t length = fread(text, 1, FILE_BYTES_MAX + 1, file);
 	if (ferror(file))
 		return -EIO;
@@ -203,7 +221,8 @@ int config_parse_file(struct config_settings *settings, const char *path,
 
 	ssize_t length = text ? config_file_read(path, text) : -ENOMEM;
 	if (length < 0) {
-		config_refuse(error, "%.300s: %s", path, strerror((int)-length));
+		config_refuse(error, "%.300s: %s", path,
+			length == -EINVAL ? "neither a file nor a character device" : strerror((int)-length));
 		return (int)length;
 	}
 	return config_parse_memory(settings, path, text, (size_t)length, error);

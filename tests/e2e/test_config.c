@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The configuration of a real daemon: checked without a start, and read again while it serves. */
 #include <signal.h>
+#include <sys/stat.h>
 
 #include "tests/e2e/calls.h"
 #include "tests/e2e/startup.h"
@@ -175,6 +176,18 @@ static void test_limits_below_what_is_held_leave_sessions_alone(void **state)
 	daemon_stop(daemon);
 }
 
+/* Its read would wait for a writer, and nobody would be served meanwhile. */
+static void test_reload_from_a_pipe_is_refused(void **state)
+{
+	struct daemon *daemon = *state;
+
+	start_with_config(daemon, "[mimeod]\n");
+	assert_int_equal(unlink(config_path), 0);
+	assert_int_equal(mkfifo(config_path, 0600), 0);
+	assert_non_null(strstr(reload(daemon, EXIT_ERROR), "c.conf: neither a file nor a character device"));
+	daemon_stop(daemon);
+}
+
 static void test_hangup_reloads(void **state)
 {
 	struct daemon *daemon = *state;
@@ -198,6 +211,7 @@ int main(void)
 		OWN(test_reload_names_what_needs_a_restart),
 		OWN(test_bad_reload_changes_nothing_and_says_why),
 		OWN(test_limits_below_what_is_held_leave_sessions_alone),
+		OWN(test_reload_from_a_pipe_is_refused),
 		OWN(test_hangup_reloads),
 	};
 
