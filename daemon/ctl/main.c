@@ -411,18 +411,13 @@ static int main_await_end(int fd, int pidfd, struct answer **ret)
 	return rc;
 }
 
-/* The daemon's process, or -1: a socket that a service manager made has the manager as its peer. 0: the daemon is of a
- * version that takes no such sockets. */
-static int main_open_daemon(int fd, uint64_t pid)
+/* The daemon's process, or -1: a socket that a service manager made has the manager as its peer. Process ids would not
+ * tell: those of a daemon in another PID namespace are others here. */
+static int main_open_daemon(int fd, bool passed)
 {
-	struct socket_peer peer = {.pidfd = -1};
+	struct socket_peer peer;
 
-	if (socket_peer(fd, &peer) < 0)
-		return -1;
-	if (pid == 0 || (uint64_t)peer.pid == pid)
-		return peer.pidfd;
-	cleanup_close(&peer.pidfd);
-	return -1;
+	return passed || socket_peer(fd, &peer) < 0 ? -1 : peer.pidfd;
 }
 
 static int main_drain(const struct main_settings *options, int fd, const struct answer *answer)
@@ -430,7 +425,7 @@ static int main_drain(const struct main_settings *options, int fd, const struct 
 	CLEANUP(cleanup_answer) struct answer *result = NULL;
 	bool json = options->form == TABLE_AS_JSON;
 
-	CLEANUP(cleanup_close) int pidfd = main_open_daemon(fd, answer_count(answer, 0, "pid", 0));
+	CLEANUP(cleanup_close) int pidfd = main_open_daemon(fd, answer_count(answer, 0, "passed", 0) > 0);
 	if (!json)
 		puts(answer->text);
 	fflush(stdout);

@@ -4,10 +4,12 @@
 
 /* A bound socket and its file. */
 
+#include <stdbool.h>
 #include <sys/stat.h>
 
 struct serve_listener {
 	int fd; /* -1: none */
+	bool passed; /* by a service manager, which is the peer of whoever connects */
 	struct stat file; /* as it was bound */
 };
 

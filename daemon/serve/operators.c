@@ -73,7 +73,8 @@ static void operator_answer_drain(struct operator *operator)
 	uint32_t n = drain_n_requests(serve);
 
 	reply_sayf(&operator->reply, 0, "draining: %u request%s in flight", n, n == 1 ? "" : "s");
-	reply_row(&operator->reply, &(struct reply_cell)CELL_COUNT("pid", (uint64_t)getpid()), 1);
+	REPLY_ROW(&operator->reply, CELL_COUNT("pid", (uint64_t)getpid()),
+		CELL_COUNT("passed", serve->operators_socket.passed));
 	operator->drains = true;
 	drain_begin(serve, "an operator asked for it");
 }

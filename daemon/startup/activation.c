@@ -24,6 +24,7 @@ static int activation_try(int fd, const char *path, struct serve_listener *ret)
 		return -errno;
 	socket_pass_rights(fd, false);
 	ret->fd = fd;
+	ret->passed = true;
 	return 1;
 }
 

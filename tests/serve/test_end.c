@@ -34,6 +34,7 @@ static void test_drain_refuses_clients_until_nothing_is_in_flight(void **state)
 	struct answer *answer;
 	assert_int_equal(ask_receive(fd, &answer), 0);
 	assert_string_equal(answer->text, "draining: 1 request in flight");
+	assert_int_equal(answer_count(answer, 0, "passed", 1), 0);
 	answer_free(answer);
 
 	assert_int_equal(client_attach(harness, &late, &hello), MIMEO_E_DRAINING);
