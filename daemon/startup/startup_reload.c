@@ -144,6 +144,8 @@ int startup_reload(void *userdata, struct serve_options *options, FILE *out)
 	int rc = options_parse(reload->argc, reload->argv, OPTIONS_DEFAULT_CONFIG, out, &new, &error);
 	if (rc < 0) {
 		fprintf(out, "%s\n", error.text);
+		if (error.n_dropped > 0)
+			fprintf(out, "and %u more errors\n", error.n_dropped);
 		return rc;
 	}
 	return reload_apply(reload, &new, options, out);

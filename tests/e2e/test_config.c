@@ -152,6 +152,13 @@ static void test_bad_reload_changes_nothing_and_says_why(void **state)
 	assert_non_null(strstr(text, "c.conf:4: bogus: unknown key"));
 	assert_true(daemon_log_has(daemon, "c.conf:4: bogus: unknown key"));
 	assert_int_equal(connect_with_arena(daemon, 1 << 20), MIMEO_E_INVALID);
+	static char many[8192] = "[mimeod]\n";
+	for (size_t at = 9; at + 16 < sizeof(many); at += strlen(many + at))
+		strcpy(many + at, "bogus = 1\n");
+	write_config(many);
+	reload(daemon, EXIT_ERROR);
+	assert_true(daemon_log_has(daemon, "reload: and "));
+	assert_true(daemon_log_has(daemon, " more errors\n"));
 	write_config("[mimeod]\nmax_arena_bytes = 1M\nweights = no-such-user-here:2\n");
 	assert_non_null(strstr(reload(daemon, EXIT_ERROR), "there is no user no-such-user-here"));
 	assert_int_equal(connect_with_arena(daemon, 1 << 20), MIMEO_E_INVALID);
