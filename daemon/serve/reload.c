@@ -93,18 +93,31 @@ static int reload_read(struct serve *serve, char **ret_text)
 	return rc;
 }
 
+/* The result is logged at the more verbose of both levels. */
+static void reload_log_result(const struct serve *serve, int rc, enum log_level level_before, const char *text)
+{
+	const enum log_level level = serve->options.log_level;
+
+	if (level > level_before)
+		log_set_level(level);
+	if (text)
+		reload_log(rc < 0 ? LOG_LEVEL_ERROR : LOG_LEVEL_INFO, text);
+	if (rc < 0)
+		log_error("reload: nothing was changed");
+	if (level < level_before)
+		log_set_level(level);
+}
+
 static int reload_run(struct serve *serve, const char *why, char **ret_text)
 {
+	const enum log_level level_before = serve->options.log_level;
 	bool serving = serve->state == SERVE_SERVING;
 
 	log_info("%s: reading the configuration", why);
 	if (serving)
 		notify_reloading();
 	int rc = reload_read(serve, ret_text);
-	if (*ret_text)
-		reload_log(rc < 0 ? LOG_LEVEL_ERROR : LOG_LEVEL_INFO, *ret_text);
-	if (rc < 0)
-		log_error("reload: nothing was changed");
+	reload_log_result(serve, rc, level_before, *ret_text);
 	if (serving)
 		notify_ready(rc < 0 ? "serving; the last reload failed" : "serving; the configuration was reloaded");
 	return rc;

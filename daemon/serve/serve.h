@@ -17,6 +17,7 @@
 
 #include "daemon/engine/builder.h"
 #include "daemon/engine/engine.h"
+#include "daemon/output/log.h"
 #include "daemon/serve/listener.h"
 #include "daemon/serve/weights.h"
 
@@ -54,6 +55,7 @@ struct serve_options {
 	uint32_t max_sequences;   /* a session's; as the engine has it */
 	uint32_t max_requests;    /* slots, for the counters */
 	uint32_t drain_timeout_s; /* * then requests in flight end with DRAINING; 0: no limit */
+	enum log_level log_level; /* * in force already, until a reload */
 	uint32_t handshake_timeout_ms; /* 0: 5000 */
 	uint32_t max_greetings; /* connections without a session, a quarter of them one user's; 0: an eighth
 	                           of the descriptors that the process may open, 128 to 1024 */

@@ -29,6 +29,7 @@ void startup_set_limits(const struct config *config, const struct weights *weigh
 	ret->max_shared_bytes = config->max_shared_bytes;
 	ret->max_sequence_bytes = config->max_sequence_bytes;
 	ret->drain_timeout_s = config->drain_timeout_s;
+	ret->log_level = config->log_level;
 }
 
 /* ---- what is different ---- */
@@ -129,7 +130,6 @@ static int reload_apply(struct reload *reload, const struct config *new, struct 
 		if (config_keys[i].live)
 			config_copy(&config_keys[i], new, &reload->in_force);
 	}
-	log_set_level(new->log_level);
 	startup_set_limits(new, &weights, options);
 	return 0;
 }

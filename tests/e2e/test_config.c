@@ -205,6 +205,9 @@ static void test_hangup_reloads(void **state)
 	assert_true(EVENTUALLY(daemon_log_has(daemon, "reload: applied: log_level = debug (was info)")));
 	mimeo_close(daemon_connect(daemon, 0, 0));
 	assert_true(EVENTUALLY(daemon_log_has(daemon, " debug: ")));
+	write_config("[mimeod]\nlog_level = error\n");
+	reload(daemon, 0);
+	assert_true(daemon_log_has(daemon, "reload: applied: log_level = error (was debug)"));
 	daemon_stop(daemon);
 }
 
