@@ -75,7 +75,9 @@ int top_run(int fd, const struct top_options *options)
 		rc = top_batch(fd, options);
 	if (rc == 0)
 		return EXIT_DONE;
-	fprintf(stderr, "mimeoctl: %s\n", rc == -EPROTO ? "the daemon does not serve: see mimeoctl status"
+	fprintf(stderr, "mimeoctl: %s\n",
+		rc == -EOPNOTSUPP ? "the daemon is older than this mimeoctl, and does not list what top shows: restart it"
+		: rc == -EPROTO ? "the daemon does not serve: see mimeoctl status"
 		: rc == -ECONNRESET || rc == -EPIPE ? "the daemon, or the reader of this, has gone" : strerror(-rc));
 	return EXIT_ERROR;
 }

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <mimeo/types.h>
+
 #include "daemon/ctl/users.h"
 #include "ipc/clock.h"
 
@@ -17,7 +19,9 @@ static int top_ask(int fd, const char *op, struct answer **ret)
 {
 	int rc = ask_once(fd, &(struct ask){.op = op}, ret);
 
-	return rc < 0 ? rc : (*ret)->status < 0 ? -EPROTO : 0;
+	if (rc < 0 || (*ret)->status >= 0)
+		return rc;
+	return (*ret)->status == MIMEO_E_UNSUPPORTED ? -EOPNOTSUPP : -EPROTO;
 }
 
 int top_read(int fd, struct top_reading *ret)

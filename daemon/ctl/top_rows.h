@@ -65,7 +65,8 @@ struct top_reading {
 	struct answer *status, *models, *sessions, *requests;
 };
 
-/* Ask the daemon. 0; -errno, of an answer that is no success -EPROTO; then top_reading_deinit, in any case. */
+/* Ask the daemon. 0; -EOPNOTSUPP: it is of a version that does not know top's questions; -EPROTO: it refused one; other
+ * -errno. Then top_reading_deinit, in any case. */
 int top_read(int fd, struct top_reading *ret);
 void top_reading_deinit(struct top_reading *reading);
 

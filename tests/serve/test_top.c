@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* mimeoctl top: its rows, made from two readings of a daemon's counters. */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include <mimeo/types.h>
 
 #include "daemon/ctl/top_rows.h"
 #include "daemon/serve/reply.h"
@@ -242,6 +245,28 @@ static void test_tables_of_large_numbers_have_80_columns_at_most(void **state)
 
 #define TOP_TEST(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
+static void test_daemon_without_a_listing_is_told_from_one_that_refuses(void **state)
+{
+	static const int statuses[][2] = {{MIMEO_E_UNSUPPORTED, -EOPNOTSUPP}, {MIMEO_E_INVALID, -EPROTO}};
+
+	for (int i = 0; i < 2; i++) {
+		struct reply reply;
+		struct top_reading reading;
+		int fds[2];
+
+		reply_init(&reply);
+		reply_say(&reply, statuses[i][0], "no");
+		assert_int_equal(reply_end(&reply), 0);
+		assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+		assert_int_equal(send(fds[0], reply.out.data, reply.out.size, 0), reply.out.size);
+		assert_int_equal(top_read(fds[1], &reading), statuses[i][1]);
+		top_reading_deinit(&reading);
+		reply_deinit(&reply);
+		close(fds[0]);
+		close(fds[1]);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -251,6 +276,7 @@ int main(void)
 		TOP_TEST(test_users_have_the_sums_and_means_of_their_sessions),
 		TOP_TEST(test_rows_are_sorted_by_a_column_and_then_by_their_numbers),
 		TOP_TEST(test_filter_leaves_sessions_and_requests_that_have_the_text),
+		TOP_TEST(test_daemon_without_a_listing_is_told_from_one_that_refuses),
 		TOP_TEST(test_tables_of_large_numbers_have_80_columns_at_most),
 	};
 
