@@ -45,7 +45,7 @@ static void drain_on_timeout(void *userdata, struct loop_source *source, uint32_
 	drain_stop_timer(serve);
 	serve->detach_deadline_ms = serve_now_ms() + DETACH_TIMEOUT_MS;
 	log_warn("drain took longer than %u s: ending the requests in flight",
-		serve->options.drain_timeout_s);
+		serve->drain_timeout_s);
 	int rc = engine_post_abort(serve->options.engine, MIMEO_E_DRAINING);
 	if (rc < 0) {
 		log_error("engine does not abort: %s", strerror(-rc));
@@ -68,8 +68,9 @@ void drain_begin(struct serve *serve, const char *why)
 	snprintf(status, sizeof(status), "draining: %u request%s in flight", n, n == 1 ? "" : "s");
 	notify_status(status);
 	int rc = engine_post_drain(serve->options.engine);
-	if (rc == 0 && serve->options.drain_timeout_s > 0)
-		rc = loop_add_timer(serve->loop, (uint64_t)serve->options.drain_timeout_s * 1000,
+	serve->drain_timeout_s = serve->options.drain_timeout_s;
+	if (rc == 0 && serve->drain_timeout_s > 0)
+		rc = loop_add_timer(serve->loop, (uint64_t)serve->drain_timeout_s * 1000,
 			drain_on_timeout, serve, &serve->drain_timer);
 	if (rc < 0) {
 		log_error("engine does not drain: %s", strerror(-rc));

@@ -129,7 +129,7 @@ static void serve_drained(struct serve *serve)
 	assert(serve->state == SERVE_DRAINING || serve->state == SERVE_FAILED);
 	if (n > 0) {
 		snprintf(text, sizeof(text), "requests cut off by the drain timeout of %u s: %llu",
-			serve->options.drain_timeout_s, (unsigned long long)n);
+			serve->drain_timeout_s, (unsigned long long)n);
 		log_warn("%s", text);
 		serve->result |= SERVE_CUT_OFF;
 	} else {

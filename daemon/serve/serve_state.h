@@ -28,6 +28,7 @@ struct serve {
 	char socket[SOCKET_PATH_MAX], admin_socket[SOCKET_PATH_MAX];
 	struct loop *loop;
 	struct loop_source *listener_source, *admin_source, *report_source, *timer, *drain_timer;
+	uint32_t drain_timeout_s; /* of this drain: a reload changes that of a later one */
 	struct loop_source *builder_source, *watchdog;
 	uint64_t n_pings; /* posted for the watchdog */
 	struct serve_listener clients, operators_socket;
