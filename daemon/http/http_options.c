@@ -12,6 +12,7 @@
 #include <mimeo/mimeo.h>
 
 #include "daemon/config/command_line.h"
+#include "daemon/config/digits.h"
 #include "daemon/config/quantity.h"
 #include "daemon/output/log.h"
 
@@ -70,22 +71,25 @@ static int http_options_complain(const char *format, ...)
 struct http_options_number {
 	size_t offset;
 	size_t bytes; /* of the field: 4 or 8 */
+	bool is_size; /* may have a unit */
 	uint64_t initial, least, most;
 };
 
 #define NUMBER(member, initial, least, most)                                                       \
-	{offsetof(struct http_options, member), sizeof(((struct http_options *)0)->member), initial, least, most}
+	{offsetof(struct http_options, member), sizeof(((struct http_options *)0)->member), false, initial, least, most}
+#define SIZE(member, initial, least, most)                                                         \
+	{offsetof(struct http_options, member), sizeof(((struct http_options *)0)->member), true, initial, least, most}
 
 static const struct http_options_number http_options_numbers[HTTP_N_OPTIONS] = {
 	[HTTP_MAX_CONNECTIONS] = NUMBER(max_connections, 1024, 1, 65536),
 	[HTTP_MAX_REQUESTS] = NUMBER(max_requests, 256, 2, 4096),
-	[HTTP_ARENA_BYTES] = NUMBER(arena_bytes, 64 * MIB, 64 * KIB, 1024 * MIB),
+	[HTTP_ARENA_BYTES] = SIZE(arena_bytes, 64 * MIB, 64 * KIB, 1024 * MIB),
 	[HTTP_MAX_CHOICES] = NUMBER(max_choices, 16, 1, HTTP_CHOICES_MAX),
 	[HTTP_MAX_TOKENS] = NUMBER(max_tokens, 0, 0, INT32_MAX),
-	[HTTP_MAX_HEADER_BYTES] = NUMBER(max_header_bytes, 16 * KIB, 4 * KIB, MIB),
-	[HTTP_MAX_BODY_BYTES] = NUMBER(max_body_bytes, MIB, KIB, 256 * MIB),
-	[HTTP_MAX_BODIES_BYTES] = NUMBER(max_bodies_bytes, 64 * MIB, KIB, 16384 * MIB),
-	[HTTP_MAX_PENDING_BYTES] = NUMBER(max_pending_bytes, MIB, 4 * KIB, 1024 * MIB),
+	[HTTP_MAX_HEADER_BYTES] = SIZE(max_header_bytes, 16 * KIB, 4 * KIB, MIB),
+	[HTTP_MAX_BODY_BYTES] = SIZE(max_body_bytes, MIB, KIB, 256 * MIB),
+	[HTTP_MAX_BODIES_BYTES] = SIZE(max_bodies_bytes, 64 * MIB, KIB, 16384 * MIB),
+	[HTTP_MAX_PENDING_BYTES] = SIZE(max_pending_bytes, MIB, 4 * KIB, 1024 * MIB),
 	[HTTP_RECEIVE_SECONDS] = NUMBER(receive_s, 30, 1, SECONDS_MAX),
 	[HTTP_IDLE_SECONDS] = NUMBER(idle_s, 300, 1, SECONDS_MAX),
 	[HTTP_SEND_SECONDS] = NUMBER(send_s, 60, 1, SECONDS_MAX),
@@ -106,9 +110,11 @@ static void http_options_store(struct http_options *options, const struct http_o
 static int http_options_take_number(struct http_options *options, enum http_option option, const char *text)
 {
 	const struct http_options_number *number = &http_options_numbers[option];
+	const char *at = text;
 	uint64_t value;
+	int rc = number->is_size ? quantity_parse_size(text, &value) : digits_parse(&at, UINT64_MAX, &value);
 
-	if (quantity_parse_size(text, &value) < 0 || value < number->least || value > number->most)
+	if (rc < 0 || (!number->is_size && *at) || value < number->least || value > number->most)
 		return http_options_complain("--%s: '%s' is not an integer from %llu to %llu",
 			http_options_table[option].name, text, (unsigned long long)number->least,
 			(unsigned long long)number->most);

@@ -470,7 +470,8 @@ def test_wrong_options_exit_with_2():
                          (["--help=x"], "takes no value"), (["x"], "'x'"), (["--max-requests", "3"], "power of two"),
                          (["--max-body-bytes", "1"], "1024"), (["--max-tokens", "1T"], "1T"), (["--socket-mode", "9"], "octal"),
                          (["--idle-seconds", "18446744073709551617"], "18446744073709551617"), (["--log-level", "x"], "debug"),
-                         (["--max-choices", "8", "--max-requests", "4"], "exceeds"), (["--listen", "unix:/x"] * 9, "8 times")):
+                         (["--max-choices", "8", "--max-requests", "4"], "exceeds"), (["--max-choices", "0.01K"], "is not an integer"),
+                         (["--listen", "unix:/x"] * 9, "8 times")):
         done = subprocess.run([rig.PROGRAM, *options], capture_output=True, text=True, timeout=rig.PATIENCE)
         assert done.returncode == 2 and done.stdout == "", (options, done)
         assert done.stderr.startswith("mimeo-http: ") and why in done.stderr and done.stderr.count("\n") == 1, (options, done)
