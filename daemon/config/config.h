@@ -216,7 +216,8 @@ void config_deinit(struct config *config);
 /* One debug line a setting. */
 void config_describe(const struct config *config);
 
-/* All values, each with its origin, as a file that has the same effect (config_print.c). */
+/* All values, each with its origin, as a file (config_print.c). It has the same effect, unless a value from the command
+ * line or the environment is longer than a line of a file may be, or has a " #" or " ;" in it. */
 void config_print(FILE *out, const struct config_settings *settings, const struct config *config);
 
 /* ---- values (config_value.c) ---- */

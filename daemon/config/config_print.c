@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The effective configuration as a file that has the same effect, each value with its origin. Defaults are comments. */
+/* The effective configuration as a file, each value with its origin. Defaults are comments. */
 #include "daemon/config/config.h"
 
 #include <assert.h>
