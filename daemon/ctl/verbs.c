@@ -45,7 +45,7 @@ static const struct verb verbs[] = {
 		VERB_DRAINS},
 	{"doctor", "",
 		"what of this machine costs speed or features, and what to do; needs no daemon; exits 0 if nothing does, 1 "
-		"if something does, 2 if it could not tell", "doctor", VERB_NOTHING, VERB_EXAMINES},
+		"if something does, 2 if it could not print", "doctor", VERB_NOTHING, VERB_EXAMINES},
 	{"complete", "-- WORD...", NULL, NULL, VERB_WORDS, VERB_COMPLETES},
 };
 
