@@ -370,6 +370,7 @@ struct mimeo *daemon_connect_child(const struct daemon *daemon, uint32_t spin_us
 
 struct daemon group_daemon;
 struct holdings group_idle;
+char group_hold_file[96];
 
 int group_daemon_start_with(void **state, const char *const *options)
 {
@@ -386,6 +387,22 @@ int group_daemon_start(void **state)
 	static const char *const none[] = {NULL};
 
 	return group_daemon_start_with(state, none);
+}
+
+int group_daemon_start_held(void **state)
+{
+	char hold[128];
+
+	daemon_init(&group_daemon);
+	snprintf(group_hold_file, sizeof(group_hold_file), "%.80s/hold", group_daemon.folder);
+	snprintf(hold, sizeof(hold), "sample:%s", group_hold_file);
+	setenv("MIMEO_CPU_HOLD", hold, 1);
+	setenv("MIMEO_CUDA_HOLD", hold, 1);
+	*state = &group_daemon;
+	daemon_start(&group_daemon);
+	unsetenv("MIMEO_CPU_HOLD");
+	unsetenv("MIMEO_CUDA_HOLD");
+	return 0;
 }
 
 int group_daemon_end(void **state)

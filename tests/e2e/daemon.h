@@ -82,7 +82,7 @@ struct holdings daemon_holdings(struct daemon *daemon);
 void daemon_assert_settles(struct daemon *daemon, const struct holdings *before);
 
 /*
- * One daemon for all tests of a program. The first two are a group's setup and teardown: made with
+ * One daemon for all tests of a program. The first four are a group's setups and teardown: made with
  * these options (name, value, ..., NULL) or none, started, and *state of each test. The others are
  * a test's own: whatever it tried, what clients hold of the daemon is in the end what it was.
  */
@@ -90,6 +90,9 @@ extern struct daemon group_daemon;
 extern struct holdings group_idle; /* when the test began */
 int group_daemon_start_with(void **state, const char *const *options);
 int group_daemon_start(void **state);
+/* No token comes while group_hold_file exists. */
+int group_daemon_start_held(void **state);
+extern char group_hold_file[96];
 int group_daemon_end(void **state);
 int group_daemon_begin(void **state);
 int group_daemon_settle(void **state);

@@ -9,30 +9,6 @@
 
 #define WORDS_MAX 8
 
-static char hold_file[96];
-
-/* While the hold file exists, no token comes. */
-static int start(void **state)
-{
-	char hold[128];
-
-	daemon_init(&group_daemon);
-	snprintf(hold_file, sizeof(hold_file), "%.80s/hold", group_daemon.folder);
-	snprintf(hold, sizeof(hold), "sample:%s", hold_file);
-	setenv("MIMEO_CPU_HOLD", hold, 1);
-	setenv("MIMEO_CUDA_HOLD", hold, 1);
-	daemon_start(&group_daemon);
-	unsetenv("MIMEO_CPU_HOLD");
-	unsetenv("MIMEO_CUDA_HOLD");
-	return 0;
-}
-
-static int end(void **state)
-{
-	daemon_deinit(&group_daemon);
-	return 0;
-}
-
 /* Its exit status; the words end by NULL. */
 static const struct program_output *mimeoctl(const char *const *words)
 {
@@ -96,7 +72,7 @@ static void test_request_is_shown_and_cancelled_by_its_id(void **state)
 
 	generate.request_class = MIMEO_CLASS_BATCH;
 	generate.deadline_ms = 10 * PATIENCE_MS;
-	file_write(hold_file, "", 0);
+	file_write(group_hold_file, "", 0);
 	submit_generate(m, &generate);
 	assert_true(EVENTUALLY(!lists_none()));
 	snprintf(id, sizeof(id), "%lld", (long long)id_of_the_one_request());
@@ -118,7 +94,7 @@ static void test_request_is_shown_and_cancelled_by_its_id(void **state)
 	assert_int_equal(output->status, 1);
 	assert_non_null(strstr(output->text, "is in flight: mimeoctl requests lists those that are"));
 	assert_int_equal(MIMEOCTL("requests", "show", id)->status, 1);
-	unlink(hold_file);
+	unlink(group_hold_file);
 	mimeo_close(m);
 }
 
@@ -259,5 +235,5 @@ int main(void)
 	};
 
 	watchdog(WATCHDOG_SECONDS);
-	return cmocka_run_group_tests_name("operators", tests, start, end);
+	return cmocka_run_group_tests_name("operators", tests, group_daemon_start_held, group_daemon_end);
 }

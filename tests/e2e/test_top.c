@@ -13,29 +13,7 @@
 
 #define KEY_DOWN "\033OB"
 
-static char hold_file[96];
 static int terminal; /* the side that the test writes keys to */
-
-static int start(void **state)
-{
-	char hold[128];
-
-	daemon_init(&group_daemon);
-	snprintf(hold_file, sizeof(hold_file), "%.80s/hold", group_daemon.folder);
-	snprintf(hold, sizeof(hold), "sample:%s", hold_file);
-	setenv("MIMEO_CPU_HOLD", hold, 1);
-	setenv("MIMEO_CUDA_HOLD", hold, 1);
-	daemon_start(&group_daemon);
-	unsetenv("MIMEO_CPU_HOLD");
-	unsetenv("MIMEO_CUDA_HOLD");
-	return 0;
-}
-
-static int end(void **state)
-{
-	daemon_deinit(&group_daemon);
-	return 0;
-}
 
 static const char *top_count; /* NULL: no -n */
 
@@ -120,7 +98,7 @@ static void test_request_is_cancelled_once_it_is_confirmed(void **state)
 	struct mimeo_generate generate = generate_of(tokens, 5, 100);
 	struct mimeo_event event;
 
-	file_write(hold_file, "", 0);
+	file_write(group_hold_file, "", 0);
 	submit_generate(m, &generate);
 	assert_true(EVENTUALLY(daemon_count(*state, "running") == 1));
 	pid_t pid = top_start();
@@ -135,7 +113,7 @@ static void test_request_is_cancelled_once_it_is_confirmed(void **state)
 	event = wait_final(m);
 	assert_int_equal(event.status, MIMEO_E_CANCELLED);
 	assert_int_equal(top_end(pid), 0);
-	unlink(hold_file);
+	unlink(group_hold_file);
 	mimeo_close(m);
 }
 
@@ -191,5 +169,5 @@ int main(void)
 	};
 
 	watchdog(WATCHDOG_SECONDS);
-	return cmocka_run_group_tests_name("top", tests, start, end);
+	return cmocka_run_group_tests_name("top", tests, group_daemon_start_held, group_daemon_end);
 }
