@@ -51,6 +51,24 @@ static inline struct model_config parse(const char *text)
 	return keep_config(config);
 }
 
+/* The windows of the three layers. */
+struct windows {
+	const char *text;
+	uint32_t windows[3];
+};
+
+static inline void test_windows(void **state)
+{
+	const struct windows *want = *state;
+	struct model_config c = parse(want->text);
+
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(c.windows[i], want->windows[i]);
+}
+
+#define WINDOWS(claim, text, w0, w1, w2) \
+	{claim, test_windows, NULL, NULL, &(struct windows){text, {w0, w1, w2}}}
+
 static inline void expect_refusal(const char *text, int rc, const char *words)
 {
 	struct model_config config = {.n_layers = 77};

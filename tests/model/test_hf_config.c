@@ -84,25 +84,6 @@ static void test_mistral_has_no_bias(void **state)
 	assert_int_equal(c.max_seq_len, 131072);
 }
 
-/* ---- windows ---- */
-
-struct windows {
-	const char *text;
-	uint32_t windows[3];
-};
-
-static void test_windows(void **state)
-{
-	const struct windows *want = *state;
-	struct model_config c = parse(want->text);
-
-	for (int i = 0; i < 3; i++)
-		assert_int_equal(c.windows[i], want->windows[i]);
-}
-
-#define WINDOWS(claim, text, w0, w1, w2) \
-	{claim, test_windows, NULL, NULL, &(struct windows){text, {w0, w1, w2}}}
-
 /* ---- what is refused ---- */
 
 static void test_quantization_null_is_no_quantization(void **state)

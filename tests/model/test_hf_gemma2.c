@@ -53,23 +53,6 @@ static void test_other_families_have_none_of_it(void **state)
 	assert_true(attention.scale == 0.25f && attention.soft_cap == 0);
 }
 
-struct windows {
-	const char *text;
-	uint32_t windows[3];
-};
-
-static void test_windows(void **state)
-{
-	const struct windows *want = *state;
-	struct model_config c = parse(want->text);
-
-	for (int i = 0; i < 3; i++)
-		assert_int_equal(c.windows[i], want->windows[i]);
-}
-
-#define WINDOWS(claim, text, w0, w1, w2) \
-	{claim, test_windows, NULL, NULL, &(struct windows){text, {w0, w1, w2}}}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
