@@ -19,6 +19,14 @@
 
 #define FILE_MAX (4u << 20) /* real ones have some kilobytes */
 
+/* Load a file of the directory; ret_path is for errors. */
+static int hf_files_load(int fd, const char *directory, const char *name, char ret_path[static PATH_MAX],
+	char **ret_text, size_t *ret_bytes, struct model_error *error)
+{
+	snprintf(ret_path, PATH_MAX, "%s/%s", directory, name);
+	return file_load(fd, ret_path, name, FILE_MAX, ret_text, ret_bytes, error);
+}
+
 /* Older versions of NVIDIA's Model Optimizer leave config.json as it was. */
 static int hf_files_load_modelopt(
 	int fd, const char *directory, struct model_config *config, struct model_error *error)
@@ -26,10 +34,8 @@ static int hf_files_load_modelopt(
 	CLEANUP(cleanup_free) char *text = NULL;
 	char path[PATH_MAX];
 	size_t bytes;
-	int rc;
+	int rc = hf_files_load(fd, directory, "hf_quant_config.json", path, &text, &bytes, error);
 
-	snprintf(path, sizeof(path), "%s/hf_quant_config.json", directory);
-	rc = file_load(fd, path, "hf_quant_config.json", FILE_MAX, &text, &bytes, error);
 	if (rc)
 		return rc == -ENOENT ? 0 : rc;
 	return hf_modelopt_parse_file(path, text, bytes, &config->quantisation, error);
@@ -41,10 +47,8 @@ static int hf_files_load_config(int fd, const char *directory, bool draft,
 	CLEANUP(cleanup_free) char *text = NULL;
 	char path[PATH_MAX];
 	size_t bytes;
-	int rc;
+	int rc = hf_files_load(fd, directory, "config.json", path, &text, &bytes, error);
 
-	snprintf(path, sizeof(path), "%s/config.json", directory);
-	rc = file_load(fd, path, "config.json", FILE_MAX, &text, &bytes, error);
 	if (rc == -ENOENT)
 		return model_fail(error, rc, "%s: does not exist", path);
 	if (rc)
@@ -65,10 +69,8 @@ static int hf_files_load_generation(
 	CLEANUP(cleanup_free) char *text = NULL;
 	char path[PATH_MAX];
 	size_t bytes;
-	int rc;
+	int rc = hf_files_load(fd, directory, "generation_config.json", path, &text, &bytes, error);
 
-	snprintf(path, sizeof(path), "%s/generation_config.json", directory);
-	rc = file_load(fd, path, "generation_config.json", FILE_MAX, &text, &bytes, error);
 	if (rc)
 		return rc == -ENOENT ? 0 : rc;
 	return hf_generation_parse(path, text, bytes, config, error);
