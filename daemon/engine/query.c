@@ -17,18 +17,6 @@
 
 #define QUERY_PAGES_A_TURN 256 /* that leave the prefix cache */
 
-const char *engine_request_state_name(enum engine_request_state state)
-{
-	static const char *const names[] = {
-		[ENGINE_REQUEST_QUEUED] = "queued",
-		[ENGINE_REQUEST_RUNNING] = "running",
-		[ENGINE_REQUEST_PREEMPTED] = "preempted",
-		[ENGINE_REQUEST_ENDING] = "ending",
-	};
-
-	return names[state];
-}
-
 void engine_query_free(struct engine_query *query)
 {
 	if (!query)

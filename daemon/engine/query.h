@@ -21,7 +21,8 @@ enum engine_query_kind {
 	ENGINE_QUERY_REQUESTS,   /* list those in flight */
 	ENGINE_QUERY_CANCEL,     /* end the request `id` as its client's cancel does */
 	ENGINE_QUERY_PAGES,      /* count pages */
-	ENGINE_QUERY_DROP_PAGES, /* empty the prefix cache of `model`, or of all (ENGINE_ALL), of unused pages, in several turns */
+	ENGINE_QUERY_DROP_PAGES, /* drop the unused pages of the prefix cache of `model`, or of all models (ENGINE_ALL);
+	                            takes several turns */
 };
 
 enum engine_request_state {
@@ -87,6 +88,5 @@ int engine_post_query(struct engine *engine, struct engine_query *query);
 struct engine_query *engine_query_take(struct engine *engine);
 /* NULL is allowed. */
 void engine_query_free(struct engine_query *query);
-const char *engine_request_state_name(enum engine_request_state state);
 
 #endif

@@ -14,6 +14,13 @@
 /* What becomes of an answer about pages. */
 enum queries_tag { QUERIES_LIST, QUERIES_LIMITS };
 
+static const char *const queries_states[] = {
+	[ENGINE_REQUEST_QUEUED] = "queued",
+	[ENGINE_REQUEST_RUNNING] = "running",
+	[ENGINE_REQUEST_PREEMPTED] = "preempted",
+	[ENGINE_REQUEST_ENDING] = "ending",
+};
+
 static const char *queries_model_name(const struct engine *engine, uint32_t model)
 {
 	struct engine_model_facts facts;
@@ -93,7 +100,7 @@ static void queries_add_request(const struct engine *engine, const struct engine
 		CELL_COUNT("pid", (uint64_t)facts->pid),
 		CELL_TEXT("client", facts->name),
 		CELL_TEXT("class", facts->class),
-		CELL_TEXT("state", engine_request_state_name(facts->state)),
+		CELL_TEXT("state", queries_states[facts->state]),
 		CELL_COUNT("rows", facts->n_rows),
 		CELL_COUNT("sequence", facts->sequence),
 		CELL_COUNT("prompt_tokens", facts->n_tokens),

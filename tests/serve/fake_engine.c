@@ -338,13 +338,6 @@ void engine_query_free(struct engine_query *query)
 	free(query);
 }
 
-const char *engine_request_state_name(enum engine_request_state state)
-{
-	static const char *const names[] = {"queued", "running", "preempted", "ending"};
-
-	return names[state];
-}
-
 void fake_engine_hold_queries(struct engine *engine, bool hold)
 {
 	pthread_mutex_lock(&engine->lock);
