@@ -27,7 +27,14 @@ static int top_ask(int fd, const char *op, struct answer **ret)
 int top_read(int fd, struct top_reading *ret)
 {
 	*ret = (struct top_reading){.ns = clock_ns()};
+	char state[16];
+
 	int rc = top_ask(fd, "status", &ret->status);
+	if (rc < 0)
+		return rc;
+	answer_text(ret->status, 0, "state", state, sizeof(state));
+	if (strcmp(state, "loading") == 0) /* it answers nothing else, and closes the connection */
+		rc = -EPROTO;
 	if (rc == 0)
 		rc = top_ask(fd, "models", &ret->models);
 	if (rc == 0)
@@ -271,7 +278,7 @@ static int top_add_to_user(struct top_rows *rows, const struct top_change *chang
 	top_add_number(row, TOP_F_WAITING, waiting);
 	top_add_number(row, TOP_F_RUNNING, fmax(0, top_number(change->now, change->row, "in_flight") - waiting));
 	top_add_number(row, TOP_F_PAGES, top_number(change->now, change->row, "pages"));
-	/* Sums for now: top_finish_users divides them. */
+	/* Sums over the user's sessions, which top_finish_users divides. */
 	row->n_firsts += firsts;
 	row->n_others += tokens - firsts;
 	top_add_number(row, TOP_F_FIRST, top_difference(change, "first_token_s"));

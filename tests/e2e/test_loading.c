@@ -75,6 +75,9 @@ static void test_operators_see_that_it_loads_and_how_far_it_is(void **state)
 	mimeoctl(daemon, "sessions", &output);
 	assert_int_equal(output.status, 1);
 	assert_non_null(strstr(output.text, "is loading its models and does not serve yet: warming up"));
+	mimeoctl(daemon, "top", &output);
+	assert_int_equal(output.status, 1);
+	assert_non_null(strstr(output.text, "the daemon does not serve: see mimeoctl status"));
 	go_on(daemon);
 	assert_true(EVENTUALLY(shows(daemon, 0, "serving")));
 	assert_false(shows(daemon, 0, "loading"));
