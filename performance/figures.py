@@ -220,9 +220,10 @@ SECTIONS = [
      [("model", "model", plain), ("processes", "processes", plain), ("common tokens", "prefix", plain),
       ("prompt tokens", "prompt_tokens", count), ("from the cache", "cached_tokens", count),
       ("first token", "first_median_s", seconds), ("p99", "first_p99_s", seconds)]),
-    ("fair", "FAIR SHARE OF TWO USERS", "Two users of weights 1 and 3, the first of whom floods the daemon with long "
-     "prompts: computed tokens of both where both have more requests than there is room for, and the time of a token "
-     "of the second one beside the flood and alone, with one request in flight in each process.",
+    ("fair", "FAIR SHARE OF TWO USERS", "Two users with the weights 1 and 3. The user of weight 1 sends many long "
+     "prompts. The first columns count the tokens that the daemon computed for each user while both had requests "
+     "waiting. The last columns are the time between two tokens of the user of weight 3, who has one request in flight "
+     "in each process: without and with the other user.",
      [("model", "model", plain), ("processes of each", "processes", plain),
       ("weight 1, tokens/s", "light_tokens_per_s", count), ("weight 3, tokens/s", "heavy_tokens_per_s", count),
       ("3:1", "tokens_ratio", ratio), ("p99 alone", "alone_p99_s", seconds), ("p99 beside", "beside_p99_s", seconds),

@@ -42,7 +42,8 @@ static void gpu_look_device(struct doctor *doctor, unsigned index, const struct 
 	if (!device->persists) {
 		findings_add(doctor, FINDING_WARN, "persistence", "%u: off", index);
 		snprintf(todo, sizeof(todo), "nvidia-smi -i %u -pm 1, or start nvidia-persistenced", index);
-		findings_explain(doctor, "the driver starts the device anew for each first process: mimeod starts later",
+		findings_explain(doctor,
+			"the driver initialises the device each time a first process opens it: mimeod takes longer to start",
 			todo);
 	}
 	if (device->mig) {
@@ -145,8 +146,8 @@ static void gpu_look_mps(struct doctor *doctor)
 	}
 	findings_add(doctor, FINDING_NOTE, "mps", "running");
 	findings_explain(doctor,
-		"kernels of other programs run beside the daemon's and take multiprocessors from them; one that waits for "
-		"the daemon may block it for ever",
+		"kernels of other programs run beside the daemon's and take multiprocessors from them; a kernel that waits "
+		"for the daemon can block the daemon without end",
 		"run only clients that share the device with mimeod under MPS, or none: mimeo_buffer(3)");
 }
 

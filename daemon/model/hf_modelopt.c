@@ -18,8 +18,9 @@ DEFINE_CLEANUP(quantisation, struct quantisation, quantisation_free)
 
 /* ---- excluded modules: names, and globs with * and ? ---- */
 
-/* The glob as a regular expression, as fnmatch has it; but a star at the end behind a layer's number, "layers.1*", stands
- * for the modules within that layer, not for layers.10. False: it is too long, or has a set of characters. */
+/* The regular expression that matches what fnmatch would, with one exception: a star at the end, behind a layer's
+ * number ("layers.1*"), matches the modules within that layer and not layers.10. False: the glob is too long, or has a
+ * set of characters. */
 static bool hf_modelopt_pattern(const char *glob, char ret[PATTERN_MAX])
 {
 	const size_t length = strlen(glob);

@@ -10,8 +10,8 @@
 
 /* quantization_config. Errors are the file's (field.h). */
 void hf_modelopt_parse(const struct field_object *object, struct quantisation *ret);
-/* hf_quant_config.json, from memory; `path` is for errors. *ret is the caller's (quantisation_free). 0, or -errno with a
- * sentence. */
+/* Parse the text of hf_quant_config.json; `path` is for errors. The caller frees *ret (quantisation_free). 0, or -errno
+ * with a sentence. */
 int hf_modelopt_parse_file(const char *path, const char *text, size_t bytes, struct quantisation **ret,
 	struct model_error *error);
 

@@ -17,7 +17,7 @@ struct model_layer {
 	struct weight input_norm, post_norm; /* [1, hidden]; EAGLE has no input_norm */
 	struct weight pre_feed_norm, post_feed_norm; /* [1, hidden] Gemma 2, whose post_norm is of attention's output */
 	struct weight hidden_norm; /* [1, hidden] EAGLE-3, whose qkv has 2 hidden columns */
-	/* [hidden] device: the order that qkv's, or gate_up's, columns have (op_rms_norm); NULL: that of the hidden state */
+	/* [hidden] device: the order of the columns of qkv and of gate_up (op_rms_norm); NULL: that of the hidden state */
 	const uint32_t *input_order, *post_order;
 	struct weight qkv, qkv_bias;         /* q, k, v rows one after another */
 	struct weight q_norm, k_norm;        /* data NULL: none */

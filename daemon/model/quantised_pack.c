@@ -39,7 +39,8 @@ int quantised_packing_of(const struct quantised_source *source, const struct saf
 			return rc ? rc : QUANTISED_WIDENS;
 	}
 	if (is_u4)
-		ret->dtype = quantised_is_whole(source) || source->block_cols % PACKED_COLS == 0 ? DTYPE_U4 : DTYPE_U4_32;
+		ret->dtype = quantised_is_whole(source) || source->block_cols % PACKED_COLS == 0 ? DTYPE_U4
+												 : DTYPE_U4_32;
 	else
 		ret->dtype = DTYPE_E4M3;
 	ret->grouped = is_u4 || !quantised_is_whole(source);

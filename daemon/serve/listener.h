@@ -9,7 +9,7 @@
 
 struct serve_listener {
 	int fd; /* -1: none */
-	bool passed; /* by a service manager, which is the peer of whoever connects */
+	bool passed; /* by a service manager; SO_PEERCRED of a client's end then names that manager */
 	struct stat file; /* as it was bound */
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 
-/* Backends over a cache of fp8, but for latent attention: the reference attends to keys and values that were rounded through e4m3. */
+/* Backends with an fp8 cache, except latent attention. The reference attends to keys and values rounded to e4m3. */
 
 #include "tests/attention/fixture.h"
 

@@ -49,8 +49,8 @@ static void test_each_variant_for_many_rows_of_the_gated_gemm_is_right(void **st
 	check_shapes(*state, &(struct shapes){5, 4, rows, shapes, -1, VARIANTS_MAX, true});
 }
 
-/* x has several tiles of rows, and the last one is not full. W has rows for one multiprocessor, or for several rounds of
- * all. The number of W's tiles is odd, and a cluster of two blocks takes two tiles. */
+/* x has several tiles of rows, and the last one is not full. W has rows for one multiprocessor, or for several rounds
+ * of all. The number of W's tiles is odd, and a cluster of two blocks takes two tiles. */
 static void test_each_variant_for_several_tiles_of_rows_is_the_product(void **state)
 {
 	static const uint32_t rows[] = {257, 384, 520, 1025},

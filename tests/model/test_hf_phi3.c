@@ -4,7 +4,7 @@
 #include <math.h>
 
 #define PHI3(more) CONFIG("Phi3ForCausalLM", more)
-/* Heads of 16, of which rope rotates 4. */
+/* Rope rotates 4 of the 16 elements of each head. */
 #define QUARTER ",\"partial_rotary_factor\":0.25"
 #define FACTORS "\"short_factor\":[1,2],\"long_factor\":[4,8]"
 #define LONGROPE(type) ",\"rope_scaling\":{\"" type "\":\"longrope\"," FACTORS "}"

@@ -27,7 +27,8 @@
  *	  logits not finite
  *
  * Step k + 1 is launched before the host has read step k's tokens, unless requests end with step k (idle.c): its decode
- * rows take their token from the slot, where step k's sampling put it. A stop condition seen late costs one discarded row.
+ * rows take their token from the slot, where step k's sampling put it. A stop condition seen late costs one discarded
+ * row.
  *
  * On an H200, of a step of the 1B model at one row, prepare takes 8 us and the plan 3.
  * Tried and not kept: prepare, plan and outbox in the graph (4 us less, but two graphs a size);
