@@ -219,6 +219,14 @@ static const struct {
 		forward_draft_sample},
 };
 
+/* Graphs are captured for a number of tokens, not of rows. A draft model reads the hidden states of all tokens. */
+static bool forward_reads_last_alone(const struct forward_context *c, const struct inputs_slot *slot,
+	const struct descriptor *descriptor, const struct attention_batch *batch)
+{
+	return c->role == FORWARD_TARGET && descriptor->mode == GRAPH_NONE && !c->inputs->limits.max_drafts &&
+	       !slot->n_positions && batch->n_rows < descriptor->tokens;
+}
+
 int forward_build(struct forward *forward, struct inputs_slot *slot,
 	const struct descriptor *descriptor, struct attention_batch *batch, struct stream *stream)
 {
@@ -236,6 +244,7 @@ int forward_build(struct forward *forward, struct inputs_slot *slot,
 	*roles[c->role].view(c).built = *descriptor;
 	forward->built = *descriptor;
 	forward->target_built = slot ? *descriptor : c->inputs->built;
+	forward->n_last = forward_reads_last_alone(c, slot, descriptor, batch) ? batch->n_rows : 0;
 	return c->attention->build(forward->metadata, batch, stream);
 }
 
@@ -265,6 +274,7 @@ static struct model_pass forward_pass(
 		.page_tokens = c->page_tokens,
 		.n_pages = kv_cache_config(c->kv)->max_pages,
 		.last_only = c->inputs->last_only,
+		.n_last = forward->n_last,
 		.features = c->features,
 		.attend = forward->attend,
 		.attend_userdata = forward->attend_userdata,

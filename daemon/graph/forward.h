@@ -53,6 +53,7 @@ struct forward {
 	struct attention_metadata *metadata;
 	struct descriptor built; /* what the metadata was last built for ... */
 	struct descriptor target_built; /* ... and the target's inputs written for */
+	uint32_t n_last; /* of that batch (struct model_pass) */
 	/* NULL, or a replacement of the backend's run, layer by layer. */
 	int (*attend)(void *userdata, const struct attention_args *args);
 	void *attend_userdata;

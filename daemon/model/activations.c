@@ -5,9 +5,10 @@ static void activations_carve_latent(const struct model_config *config, size_t m
 	struct arena *arena, struct model_buffers *ret)
 {
 	const struct attention_latent *l = &config->latent;
+	const size_t q = (size_t)config->n_heads * (l->nope + l->rope);
+	const size_t attention = model_attention_width(config);
 
-	ret->qkv = arena_take(
-		arena, max_tokens, (size_t)config->n_heads * (l->nope + l->rope) * act);
+	ret->qkv = arena_take(arena, max_tokens, (q > attention ? q : attention) * act);
 	ret->kv_a = arena_take(arena, max_tokens, ((size_t)l->rank + l->rope) * act);
 	if (config->q_rank)
 		ret->q_a = arena_take(arena, max_tokens, config->q_rank * act);

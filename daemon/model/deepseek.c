@@ -49,7 +49,7 @@ static void deepseek_attention(struct pass *p, uint32_t layer)
 		.fp8 = c->kv_fp8,
 		.factors = l->kv_factors);
 	pass_attend(p, layer, c->n_heads * (c->latent.nope + c->latent.rope));
-	pass_add_gemm(p, p->b->attention, &l->o, &l->o_bias);
+	pass_add_gemm(p, pass_attended(p, layer), &l->o, &l->o_bias);
 }
 
 void deepseek_layer(struct pass *p, uint32_t layer)

@@ -29,7 +29,7 @@ void gemma_layer(struct pass *p, uint32_t layer)
 	pass_begin_layer(p, layer);
 	pass_norm_gemm(p, &l->input_norm, l->input_order, &l->qkv, &l->qkv_bias, p->b->qkv);
 	llama_attend(p, layer);
-	pass_gemm(p, p->b->attention, &l->o, &l->o_bias, p->b->normed);
+	pass_gemm(p, pass_attended(p, layer), &l->o, &l->o_bias, p->b->normed);
 	pass_add_norm(p, p->b->normed, &l->post_norm);
 	gemma_mlp(p, l);
 	pass_add_norm(p, p->b->normed, &l->post_feed_norm);

@@ -37,7 +37,7 @@ void llama_attention(struct pass *p, uint32_t layer)
 	const struct model_layer *l = &p->model->layers[layer];
 
 	llama_attend(p, layer);
-	pass_add_gemm(p, p->b->attention, &l->o, &l->o_bias);
+	pass_add_gemm(p, pass_attended(p, layer), &l->o, &l->o_bias);
 }
 
 void llama_layer(struct pass *p, uint32_t layer)

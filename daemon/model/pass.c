@@ -167,6 +167,35 @@ void pass_attend(struct pass *p, uint32_t layer, uint32_t q_stride)
 			  : a->attention->run(a->metadata, p->stream, &args);
 }
 
+static void pass_gather(struct pass *p, const void *x, const int32_t *index, uint32_t x_rows, uint32_t cols, void *out)
+{
+	PASS_OP(p, gather_rows,
+		.x = x,
+		.index = index,
+		.out = out,
+		.n_rows = p->args->n_last,
+		.x_rows = x_rows,
+		.cols = cols);
+}
+
+const void *pass_attended(struct pass *p, uint32_t layer)
+{
+	const struct model_config *c = &p->model->config;
+	const struct model_pass *a = p->args;
+	const int32_t *index = a->inputs->logit_index;
+
+	if (!a->n_last || layer + 1 < c->n_layers)
+		return p->b->attention;
+	assert(a->n_last <= a->n_tokens);
+	pass_gather(p, p->b->attention, index, a->n_tokens, model_attention_width(c), p->b->qkv);
+	pass_gather(p, p->b->residual, index, a->n_tokens, c->hidden_size, p->b->normed);
+	pass_gather(p, p->b->normed, NULL, a->n_last, c->hidden_size, p->b->residual);
+	p->last = *a;
+	p->last.n_tokens = a->n_last;
+	p->args = &p->last;
+	return p->b->qkv;
+}
+
 static void pass_gated_gemm(struct pass *p, const struct model_layer *layer)
 {
 	PASS_OP(p, gated_gemm,

@@ -18,6 +18,7 @@ struct pass {
 	struct stream *stream;
 	const struct model_pass *args;
 	const struct model_buffers *b;
+	struct model_pass last; /* args behind the last layer's attention, if they differ */
 	int rc; /* 0, or the status of the op that failed */
 };
 
@@ -45,6 +46,9 @@ void pass_norm_gemm(struct pass *p, const struct weight *norm, const uint32_t *o
 void pass_add_norm(struct pass *p, const void *x, const struct weight *weight);
 /* Attention for q in `qkv`, with rows q_stride apart, into `attention`. */
 void pass_attend(struct pass *p, uint32_t layer, uint32_t q_stride);
+/* The input of the product behind a layer's attention. In the last layer, if args->n_last says so, it and the residual
+ * become those of the rows' last tokens, and args->n_tokens their number. `qkv` and `normed` are overwritten. */
+const void *pass_attended(struct pass *p, uint32_t layer);
 /* residual += down(silu(gate normed) * (up normed)) */
 void pass_mlp(struct pass *p, const struct model_layer *layer);
 /* The same of norm(residual) by the layer's post_norm, in its post_order; `normed` may be left as it is. */

@@ -32,16 +32,24 @@ int model_forward(const struct model *model, struct stream *stream, const struct
 		.scale = model->config.embedding_scale);
 	for (uint32_t layer = 0; layer < model->config.n_layers && !p.rc; layer++)
 		layers[model->config.family](&p, layer);
-	pass_norm_residual(&p, &model->final_norm);
+	assert(p.rc || !args->n_last || p.args == &p.last);
+	if (args->n_last)
+		pass_norm(&p, p.b->residual, &model->final_norm, model->config.rms_norm_eps, p.b->last_hidden);
+	else
+		pass_norm_residual(&p, &model->final_norm);
 	return p.rc;
 }
 
 int model_logits(const struct model *model, struct stream *stream, const struct model_pass *args)
 {
+	const uint32_t n = args->n_rows * (args->last_only ? 1 : 1 + args->inputs->max_drafts);
 	struct pass p = pass_begin(model, stream, args);
 
-	pass_head(&p, p.b->normed, args->inputs->logit_index,
-		args->n_rows * (args->last_only ? 1 : 1 + args->inputs->max_drafts));
+	assert(!args->n_last || args->n_last == n);
+	if (args->n_last)
+		pass_head(&p, p.b->last_hidden, NULL, n);
+	else
+		pass_head(&p, p.b->normed, args->inputs->logit_index, n);
 	return p.rc;
 }
 

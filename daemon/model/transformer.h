@@ -13,7 +13,7 @@
 struct model_buffers {
 	void *residual;     /* [max_tokens, hidden] act */
 	void *normed;       /* [max_tokens, hidden] act */
-	void *qkv;          /* [max_tokens, (n_heads + 2 n_kv_heads) * head_dim] act */
+	void *qkv;          /* [max_tokens, (n_heads + 2 n_kv_heads) * head_dim] act, at least as wide as attention */
 	void *attention;    /* [max_tokens, n_heads * head_dim] act */
 	void *gate_up;      /* [max_tokens, 2 intermediate] act */
 	void *activated;    /* [max_tokens, intermediate] act */
@@ -45,6 +45,9 @@ struct model_pass {
 	const struct model_buffers *buffers;
 	uint32_t n_tokens, n_rows; /* what to launch: padded under FULL, real when eager */
 	bool last_only; /* of the step's record (kernels/step.h): one row of logits a row */
+	/* 0, or n_rows: no result of any token but the rows' last is read, so only those pass through what follows
+	 * the last layer's attention. Their hidden states are then in last_hidden, and normed has none. */
+	uint32_t n_last;
 	const struct attention_backend *attention;
 	struct attention_metadata *metadata; /* built for this batch */
 	void *const *kv_layers;              /* [n_layers] */
@@ -58,7 +61,7 @@ struct model_pass {
 	void *features;
 };
 
-/* Queue (or record) the pass from ids and given embeddings to each token's normed hidden state. No
+/* Queue (or record) the pass from ids and given embeddings to the normed hidden state of each token (or n_last). No
  * allocation. 0, or the status of the op that failed. */
 int model_forward(const struct model *model, struct stream *stream, const struct model_pass *args);
 /* From there to the logits of each row's last token; with max_drafts K, unless last_only, of the

@@ -165,6 +165,7 @@ void rig_step(struct rig *rig, const struct rig_row *rows, uint32_t n_rows)
 	for (uint32_t r = 0; r < n_rows; r++)
 		add_row(rig, slot, &rows[r]);
 	pass.n_tokens = slot->record->n_tokens;
+	pass.n_last = rig->last_alone ? n_rows : 0;
 	MUST(inputs_prepare(&rig->inputs, slot, rig->stream,
 		&(struct descriptor){.tokens = pass.n_tokens}, n_rows, RIG_PAGES));
 	build(rig, rows, n_rows, pass.n_tokens);

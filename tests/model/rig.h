@@ -31,6 +31,7 @@ struct rig {
 	uint32_t lengths[RIG_ROWS]; /* tokens in the cache, by sequence */
 	float *logits;              /* [RIG_ROWS, vocab] of the last step */
 	void *features;             /* NULL, or where steps leave them (struct model_pass) */
+	bool last_alone;            /* steps compute n_last tokens to the end (struct model_pass) */
 };
 
 /* Fails the test if anything does. */

@@ -106,6 +106,10 @@ static void check_case(
 {
 	run_prompt(rig, reference, c, c->n_prompt);
 	assert_row(rig, 0, reference, c->logits, "whole prompt");
+	rig->last_alone = true;
+	run_prompt(rig, reference, c, c->n_prompt);
+	assert_row(rig, 0, reference, c->logits, "whole prompt, its last token alone behind the last attention");
+	rig->last_alone = false;
 	if (reference->same_tokens)
 		run_greedy(rig, c);
 	run_prompt(rig, reference, c, CHUNK);
@@ -276,6 +280,30 @@ static void test_prompt_beside_a_decode_disturbs_neither(void **state)
 	assert_row(&w->rig, 1, &w->reference, b->logits, "the prompt");
 }
 
+static void test_last_tokens_alone_get_the_hidden_states_they_get_among_all(void **state)
+{
+	struct world *w = *state;
+	const struct reference_case *cases = w->reference.cases;
+	const size_t row = w->rig.model->config.hidden_size * dtype_bytes(w->rig.info.activation_dtype);
+	struct rig_row rows[2];
+	uint8_t *all = calloc(2, row), *alone = calloc(2, row);
+
+	for (uint32_t i = 0; i < 2; i++)
+		rows[i] = (struct rig_row){i, cases[i].n_prompt, cases[i].prompt};
+	rig_step(&w->rig, rows, 2);
+	MUST(w->rig.device->ops->copy(w->rig.device, all, w->rig.buffers.last_hidden, 2 * row));
+	rig_reset(&w->rig);
+	w->rig.last_alone = true;
+	rig_step(&w->rig, rows, 2);
+	MUST(w->rig.device->ops->copy(w->rig.device, alone, w->rig.buffers.last_hidden, 2 * row));
+	if (!test_on_cuda())
+		assert_memory_equal(alone, all, 2 * row);
+	for (uint32_t i = 0; i < 2; i++)
+		assert_row(&w->rig, i, &w->reference, cases[i].logits, "a row of two");
+	free(alone);
+	free(all);
+}
+
 #define BACKENDS_MAX 3
 
 /* Every backend that can serve the checkpoint. */
@@ -299,7 +327,7 @@ int main(void)
 {
 	enum { N = ARRAY_SIZE(checkpoints) };
 	static struct pairing pairings[BACKENDS_MAX * N];
-	static struct CMUnitTest tests[BACKENDS_MAX * N + 2];
+	static struct CMUnitTest tests[BACKENDS_MAX * N + 3];
 	static const struct test_cpu_only only[] = {
 		{"with_naive_attention", "the naive backend is for the cpu device"},
 	};
@@ -318,7 +346,9 @@ int main(void)
 		test_rows_of_a_batch_get_the_logits_they_get_alone, world_setup, world_teardown);
 	tests[n + 1] = (struct CMUnitTest)cmocka_unit_test_setup_teardown(
 		test_prompt_beside_a_decode_disturbs_neither, world_setup, world_teardown);
-	failed = test_run_group("model", tests, n + 2, only, ARRAY_SIZE(only), NULL, NULL);
+	tests[n + 2] = (struct CMUnitTest)cmocka_unit_test_setup_teardown(
+		test_last_tokens_alone_get_the_hidden_states_they_get_among_all, world_setup, world_teardown);
+	failed = test_run_group("model", tests, n + 3, only, ARRAY_SIZE(only), NULL, NULL);
 	for (size_t i = 0; i < N && test_on_cuda(); i++)
 		if (!checkpoints[i].trained)
 			printf("# skipped: greedy tokens of %s: bf16 on a random checkpoint\n",
