@@ -21,7 +21,7 @@ static void ladder_push(struct ladder *ladder, uint32_t size)
 void ladder_default(struct ladder *ret, uint32_t max_batch_tokens, uint32_t max_requests, uint32_t query)
 {
 	uint64_t widest = (uint64_t)max_requests * query;
-	uint32_t maximum = (uint32_t)(widest > 512 ? widest : 512);
+	uint32_t maximum = (uint32_t)(widest > LADDER_DEFAULT_MAX ? widest : LADDER_DEFAULT_MAX);
 	/* A very wide maximum coarsens the upper part, so that the list stays below LADDER_MAX. */
 	uint32_t step = 16;
 
@@ -38,6 +38,11 @@ void ladder_default(struct ladder *ret, uint32_t max_batch_tokens, uint32_t max_
 		ladder_push(ret, size);
 	ladder_push(ret, maximum);
 	assert(ret->n <= LADDER_MAX && (!ret->n || ret->sizes[ret->n - 1] == maximum));
+}
+
+uint32_t ladder_wide(uint32_t tokens)
+{
+	return tokens < 4 ? tokens : tokens & ~((0x80000000u >> __builtin_clz(tokens)) / 4 - 1);
 }
 
 static int ladder_ascending(const void *a, const void *b)

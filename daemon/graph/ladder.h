@@ -16,19 +16,24 @@
 #include "daemon/graph/mode.h"
 
 #define LADDER_MAX 1024
+#define LADDER_DEFAULT_MAX 512u /* tokens of the default's largest graph, if no decode is wider */
 
 struct ladder {
 	uint32_t n;
 	uint32_t sizes[LADDER_MAX]; /* tokens, ascending, distinct */
 };
 
-/* 1, 2, 4, every 8 to 248, every 16 to min(max_batch_tokens, max(512, max_requests * query)); that
+/* 1, 2, 4, every 8 to 248, every 16 to min(max_batch_tokens, max(LADDER_DEFAULT_MAX, max_requests * query)); that
  * maximum is always a member. */
 void ladder_default(struct ladder *ret, uint32_t max_batch_tokens, uint32_t max_requests, uint32_t query);
 /* A user's list, sorted and made distinct. -ERANGE with *ret_bad: a size outside
  * 1 ... max_batch_tokens; -E2BIG: more than LADDER_MAX sizes. */
 int ladder_user(struct ladder *ret, const uint32_t *sizes, size_t n, uint32_t max_batch_tokens,
 	uint32_t *ret_bad);
+
+/* The number of tokens rounded down to a quarter of a power of two: the sizes of steps too wide for a graph. Products
+ * choose their kernels for each (kernels/cuda/gemm_plan.c), whose tiles such a number of rows fills. */
+uint32_t ladder_wide(uint32_t tokens);
 
 struct descriptor {
 	enum graph_mode mode; /* FULL or PIECEWISE; NONE: a batch that runs eager, not padded */

@@ -55,6 +55,16 @@ static void test_ladder_default_always_holds_its_exact_maximum(void **state)
 	assert_int_equal(ladder.sizes[ladder.n - 1], 1u << 20);
 }
 
+static void test_sizes_of_wide_steps_are_quarters_of_a_power_of_two(void **state)
+{
+	static const uint32_t sizes[] = {2049, 2048, 1792, 1536, 1280, 1024, 896, 768, 640, 512};
+
+	for (size_t i = 0; i + 1 < sizeof(sizes) / sizeof(sizes[0]); i++)
+		assert_int_equal(ladder_wide(sizes[i] - 1), sizes[i + 1]);
+	for (uint32_t tokens = 0; tokens < 8; tokens++)
+		assert_int_equal(ladder_wide(tokens), tokens);
+}
+
 static void test_ladder_of_a_user_is_sorted_made_distinct_and_otherwise_kept(void **state)
 {
 	const uint32_t sizes[] = {7, 3, 1, 3, 42};
@@ -344,6 +354,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_ladder_default_has_the_documented_sizes),
 		cmocka_unit_test(test_ladder_default_always_holds_its_exact_maximum),
+		cmocka_unit_test(test_sizes_of_wide_steps_are_quarters_of_a_power_of_two),
 		cmocka_unit_test(test_ladder_of_a_user_is_sorted_made_distinct_and_otherwise_kept),
 		cmocka_unit_test(test_ladder_of_a_user_out_of_range_is_an_error_not_a_drop),
 		cmocka_unit_test(test_decode_family_rounds_up_to_the_query_and_covers_the_widest),

@@ -147,8 +147,19 @@ int runner_init(struct runner *runner, const struct engine_options *limits, uint
 
 /* ---- warm-up and capture ---- */
 
-/* A row of as many tokens as a step may have, with pages of its own, the other rows empty. */
-static uint32_t runner_fill_warm_up(struct runner *runner, struct inputs_slot *slot)
+/* The most tokens of a row. */
+static uint32_t runner_warm_up_tokens(const struct runner *runner)
+{
+	const struct engine_options *o = runner->limits;
+	uint32_t n = runner_warm_up_pages(runner) * o->page_tokens;
+
+	if (n > o->max_batch_tokens)
+		n = o->max_batch_tokens;
+	return n < runner->options.max_seq_len ? n : runner->options.max_seq_len;
+}
+
+/* A row of so many tokens, with pages of its own, the other rows empty. */
+static void runner_fill_warm_up(struct runner *runner, struct inputs_slot *slot, uint32_t n_tokens)
 {
 	const struct engine_options *o = runner->limits;
 	const struct slot_sampling sampling = {
@@ -156,12 +167,8 @@ static uint32_t runner_fill_warm_up(struct runner *runner, struct inputs_slot *s
 	const struct step_row empty = {.slot = -1};
 	struct step_row row = {.slot = 0,
 		.flags = ROW_SAMPLE | ROW_ADJUST | ROW_COUNT | ROW_LOGPROBS};
-	uint32_t n_pages = runner_warm_up_pages(runner), n_tokens = n_pages * o->page_tokens;
+	const uint32_t n_pages = runner_warm_up_pages(runner);
 
-	if (n_tokens > o->max_batch_tokens)
-		n_tokens = o->max_batch_tokens;
-	if (n_tokens > runner->options.max_seq_len)
-		n_tokens = runner->options.max_seq_len;
 	assert(n_pages > 0 && n_pages <= runner->max_pages && n_tokens > 0);
 	for (uint32_t i = 0; i < n_pages; i++)
 		runner->dropped[i] = i + 1;
@@ -173,7 +180,6 @@ static uint32_t runner_fill_warm_up(struct runner *runner, struct inputs_slot *s
 	memset(runner->query_lens, 0, o->max_requests * sizeof(*runner->query_lens));
 	memset(runner->seq_lens, 0, o->max_requests * sizeof(*runner->seq_lens));
 	runner->query_lens[0] = runner->seq_lens[0] = n_tokens;
-	return n_tokens;
 }
 
 /* Of the row. */
@@ -252,16 +258,15 @@ static int runner_run_rare_ops(struct runner *runner, struct inputs_slot *slot)
 }
 
 /* One eager pass that uses every op for real. */
-static int runner_warm_up_eager(struct runner *runner)
+static int runner_warm_up_eager(struct runner *runner, uint32_t n_tokens)
 {
 	struct stream *lane = runner->lane;
 	struct inputs_slot *slot = inputs_begin(&runner->inputs, 0);
-	uint32_t n_tokens;
 	int rc;
 
 	if (!slot)
 		return -EBUSY;
-	n_tokens = runner_fill_warm_up(runner, slot);
+	runner_fill_warm_up(runner, slot, n_tokens);
 	rc = runner_update_warm_up(runner, slot);
 	if (rc)
 		return rc;
@@ -279,6 +284,19 @@ static int runner_warm_up_eager(struct runner *runner)
 	}
 	rc = runner_run_rare_ops(runner, slot);
 	return rc ? rc : runner->device->ops->stream_sync(lane);
+}
+
+/* A pass of each size for which products choose their kernels, where no graph's warm-up has the size. */
+static int runner_warm_up_wide(struct runner *runner)
+{
+	uint32_t n_tokens = runner_warm_up_tokens(runner);
+	int rc;
+
+	do {
+		rc = runner_warm_up_eager(runner, n_tokens);
+		n_tokens = ladder_wide(n_tokens - 1);
+	} while (!rc && n_tokens > LADDER_DEFAULT_MAX);
+	return rc;
 }
 
 /* Over the model's graphs and then its draft's. */
@@ -307,7 +325,7 @@ int runner_warm_up(struct runner *runner, struct model_error *error)
 {
 	struct runner_progress progress = {.runner = runner,
 		.total = runner->graphs.n + speculator_n_graphs(&runner->speculator)};
-	int rc = runner_warm_up_eager(runner);
+	int rc = runner_warm_up_wide(runner);
 
 	if (rc)
 		return runner_fail(error, runner, "warm-up", rc);
