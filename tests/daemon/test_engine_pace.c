@@ -21,14 +21,19 @@ static void count_row(struct dry *in, const struct sequence *sequence, const str
 }
 
 /* A step takes 2 ms, and 0.1 ms a token. */
-static void open_engine(uint32_t token_us)
+static void open_wide_engine(uint32_t max_batch_tokens, uint32_t token_us)
 {
 	memset(results, 0, sizeof(results));
-	dry_open(&dry, &(struct rig_options){.max_batch_tokens = 512, .token_us = token_us});
+	dry_open(&dry, &(struct rig_options){.max_batch_tokens = max_batch_tokens, .token_us = token_us});
 	dry.on_row = count_row;
 	dry.step_ns = 2 * MS;
 	dry.token_ns = MS / 10;
 	dry_attach(&dry, &client, RIG_ENTRIES, 1, 1);
+}
+
+static void open_engine(uint32_t token_us)
+{
+	open_wide_engine(512, token_us);
 }
 
 static void close_engine(void)
@@ -72,6 +77,33 @@ static void test_prompts_delay_a_token_by_the_target_at_most(void **state)
 	for (uint32_t i = 1; i <= 8; i++)
 		assert_true(results[i].done);
 	close_engine();
+}
+
+/* Prompts of n_tokens wait beside a request past its prompt, and a step of 600 tokens would take as long as the
+ * target. Returns the tokens of the next step. */
+static uint32_t step_of_600(uint32_t n_prompts, uint32_t n_tokens)
+{
+	open_wide_engine(2048, 62000);
+	ask(0, 10, 300);
+	dry_steps(&dry, 20);
+	for (uint32_t i = 1; i <= n_prompts; i++)
+		ask(i, n_tokens, 4);
+	while (n_step_tokens == 1) {
+		dry.engine->lane.schedules[0].pace = (struct pace){.base_ns = 2 * MS, .token_ns = MS / 10};
+		dry_steps(&dry, 1);
+	}
+	close_engine();
+	return n_step_tokens;
+}
+
+static void test_wide_step_that_the_target_cuts_has_a_size_of_wide_steps(void **state)
+{
+	assert_int_equal(step_of_600(14, 400), 512);
+}
+
+static void test_prompts_that_a_wide_step_can_end_are_not_cut_for_its_size(void **state)
+{
+	assert_int_equal(step_of_600(2, 280), 1 + 2 * 280);
 }
 
 static void test_without_a_target_prompts_fill_the_step(void **state)
@@ -233,6 +265,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_prompts_delay_a_token_by_the_target_at_most),
+		cmocka_unit_test(test_wide_step_that_the_target_cuts_has_a_size_of_wide_steps),
+		cmocka_unit_test(test_prompts_that_a_wide_step_can_end_are_not_cut_for_its_size),
 		cmocka_unit_test(test_without_a_target_prompts_fill_the_step),
 		cmocka_unit_test(test_prompts_fill_a_step_that_has_no_request_past_its_prompt),
 		cmocka_unit_test(test_request_that_arrives_during_a_step_is_in_the_next_one),

@@ -397,10 +397,37 @@ static struct sequence *schedule_next_prefill(const struct batch *b)
 	return ret;
 }
 
+/* Are there more than n tokens of prompts to compute? */
+static bool schedule_has_prompts(const struct batch *b, uint32_t n)
+{
+	const struct slots *slots = &b->runner->slots;
+	uint32_t sum = 0;
+
+	for (uint32_t i = 0; i < slots->n_running && sum <= n; i++)
+		if (schedule_is_prefill(slots->running[i]) && !schedule_is_in(b, slots->running[i]))
+			sum += schedule_remaining(slots->running[i]);
+	return sum > n;
+}
+
+/* The most tokens of prompts. Where the pace cuts them, a wide step gets a size that fills the products' tiles: on an
+ * H200, 8B's products take 4 % less for each of 1536 rows than of 1664, and 6 % less than of 1600. */
+static uint32_t schedule_prompt_tokens(const struct batch *b)
+{
+	const uint32_t others = b->shape.tokens - b->inflight->n_prompt;
+	uint32_t n, size;
+
+	if (!b->inflight->n_decodes)
+		return b->max_tokens;
+	n = pace_tokens(&b->schedule->pace, b->target_ns, b->max_tokens);
+	size = ladder_wide(others + n);
+	if (others + n <= LADDER_DEFAULT_MAX || size <= others || size >= b->max_tokens || !schedule_has_prompts(b, n))
+		return n;
+	return size - others;
+}
+
 static void schedule_add_chunks(struct batch *b)
 {
-	const uint32_t most = b->inflight->n_decodes
-		? pace_tokens(&b->schedule->pace, b->target_ns, b->max_tokens) : b->max_tokens;
+	const uint32_t most = schedule_prompt_tokens(b);
 	struct sequence *s = NULL;
 
 	while (schedule_has_room(b) && b->inflight->n_prompt < most && (s = schedule_next_prefill(b))) {
