@@ -26,6 +26,11 @@
  * kernels that are as fast in a timing: on an H200, 7 to 11 % for 8B's gate_up of 512 to 1280 rows. */
 #define POWER_ROWS_MIN 257u
 #define POWER_FACTOR 1.08f
+/* By how much a way must be faster than a better-ranked one. At the power limit those that are a little faster in a timing
+ * may be slower: on an H200, 8B's down of 2048 rows, TFLOP/s in a timing and loaded: the first in rank 675 and 661,
+ * another 687 and 590. */
+#define SPREAD 0.02f
+#define POWER_SPREAD 0.05f
 
 /* ---- choosing by time ---- */
 
@@ -120,7 +125,7 @@ static int gemm_plan_best(struct gemm_trials *t)
 			continue;
 		qsort(t->ms[i], GEMM_ROUNDS, sizeof(t->ms[i][0]), gemm_plan_compare);
 		float ms = t->ms[i][GEMM_ROUNDS / 2];
-		const float spread_ms = ms * 0.02f;
+		const float spread_ms = ms * (t->args.n_rows >= POWER_ROWS_MIN ? POWER_SPREAD : SPREAD);
 		if (t->ways[i].kind != WAY_LIBRARY)
 			ms -= gain_ms;
 		if (t->ways[i].kind == WAY_BROAD && t->args.n_rows >= POWER_ROWS_MIN)
