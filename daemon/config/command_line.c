@@ -5,24 +5,66 @@
 #include <getopt.h>
 #include <string.h>
 
+#include "daemon/config/suggest.h"
+
 #define LINE_MAX_COLUMNS 80
+#define COMMAND_NAME_MAX 64 /* of an unknown option, as far as it is shown */
 #define TEXT_COLUMN 24
 #define FIRST_VAL 256 /* above every character, which getopt reports for a short option */
 
-/* getopt_long reports unknown, ambiguous and misused options alike. */
-static void command_line_explain(struct command_line *line)
+/* The word of the option that getopt_long has just read. */
+static const char *command_line_word(const struct command_line *line)
 {
-	const char *argument = line->argv[optind - 1];
-	int n_matches = 0;
+	const char *last = line->argv[optind - 1];
 
-	if (optopt > 0 && optopt < FIRST_VAL) {
-		snprintf(line->error, sizeof(line->error), "-%c: unknown option", optopt);
-		return;
+	return optarg == last && optind > 1 ? line->argv[optind - 2] : last;
+}
+
+/* Whether "--NAME" or "--NAME=VALUE" has a name of the table: getopt_long takes the beginning of one, too. */
+static bool command_line_is_whole(const char *word, const struct option *table)
+{
+	const size_t length = strcspn(word, "=");
+
+	for (size_t i = 0; table[i].name; i++) {
+		if (length == 2 + strlen(table[i].name) && strncmp(word + 2, table[i].name, length - 2) == 0)
+			return true;
 	}
-	for (size_t i = 0; i < line->n_options && strlen(argument) > 2; i++)
-		n_matches += strncmp(line->options[i].name, argument + 2, strcspn(argument, "=") - 2) == 0;
-	snprintf(line->error, sizeof(line->error), "%.80s: %s", argument,
-		optopt ? "takes no value" : n_matches > 1 ? "ambiguous option" : "unknown option");
+	return false;
+}
+
+static int command_line_refuse_unknown(struct command_line *line, const char *word, const struct option *table)
+{
+	const char *names[COMMAND_OPTIONS_MAX + 2], *better;
+	char name[COMMAND_NAME_MAX];
+	size_t n = 0;
+
+	for (; table[n].name; n++)
+		names[n] = table[n].name;
+	snprintf(name, sizeof(name), "%.*s", (int)strcspn(word + 2, "="), word + 2);
+	better = suggest(name, names, n);
+	snprintf(line->error, sizeof(line->error), "--%s: unknown option%s%s%s", name,
+		better ? " (did you mean --" : "", better ? better : "", better ? "?)" : "");
+	return COMMAND_WRONG;
+}
+
+static int command_line_take(struct command_line *line, int option, const struct option *table)
+{
+	const int n = (int)line->n_options;
+	const char *word = command_line_word(line);
+
+	if (option == '?' && optopt > 0 && optopt < FIRST_VAL) {
+		snprintf(line->error, sizeof(line->error), "-%c: unknown option", optopt);
+		return COMMAND_WRONG;
+	}
+	if (!command_line_is_whole(word, table))
+		return command_line_refuse_unknown(line, word, table);
+	line->value = optarg;
+	if (option >= FIRST_VAL)
+		return option < FIRST_VAL + n ? option - FIRST_VAL
+			: option == FIRST_VAL + n ? COMMAND_HELP : COMMAND_VERSION;
+	snprintf(line->error, sizeof(line->error), "%.80s: %s", word,
+		option == ':' ? "needs a value" : "takes no value");
+	return COMMAND_WRONG;
 }
 
 int command_line_next(struct command_line *line)
@@ -36,22 +78,13 @@ int command_line_next(struct command_line *line)
 			line->options[i].value ? required_argument : no_argument, NULL, FIRST_VAL + i};
 	table[n] = (struct option){"help", no_argument, NULL, FIRST_VAL + n};
 	table[n + 1] = (struct option){"version", no_argument, NULL, FIRST_VAL + n + 1};
+	line->value = NULL;
 	if (!line->started)
 		optind = 0;
 	line->started = true;
 	opterr = 0;
 	int option = getopt_long(line->argc, line->argv, ":", table, NULL);
-	line->value = optarg;
-	if (option >= FIRST_VAL)
-		return option < FIRST_VAL + n ? option - FIRST_VAL
-			: option == FIRST_VAL + n ? COMMAND_HELP : COMMAND_VERSION;
-	if (option == -1)
-		return COMMAND_END;
-	if (option == ':')
-		snprintf(line->error, sizeof(line->error), "%.80s: needs a value", line->argv[optind - 1]);
-	else
-		command_line_explain(line);
-	return COMMAND_WRONG;
+	return option == -1 ? COMMAND_END : command_line_take(line, option, table);
 }
 
 void command_line_print(FILE *out, const char *name, size_t column, const char *text)

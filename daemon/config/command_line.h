@@ -3,8 +3,9 @@
 #define MIMEO_DAEMON_COMMAND_LINE_H
 
 /*
- * The command line of a program, from one table of its options. All options are long (getopt_long), and may come
- * before or after other arguments; --help and --version need no row. Not thread-safe (getopt).
+ * The command line of a program, from one table of its options. All options are long, and may come before or after
+ * other arguments; --help and --version need no row. Abbreviated names are unknown: a new option would change what
+ * they mean. Not thread-safe (getopt).
  */
 
 #include <stdbool.h>
@@ -12,7 +13,7 @@
 #include <stdio.h>
 
 #define COMMAND_OPTIONS_MAX 64
-#define COMMAND_ERROR_MAX 128
+#define COMMAND_ERROR_MAX 192
 
 struct command_option {
 	const char *name;  /* without the hyphens */

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/config/suggest.h"
+
 int config_refuse(struct config_error *error, const char *format, ...)
 {
 	size_t used = strlen(error->text);
@@ -125,20 +127,20 @@ int config_declare(struct config_settings *settings, const char *name, const cha
 }
 
 /* `where` names the key. */
-static int config_unknown_key(const char *where, bool of_model, struct config_error *error)
+static int config_unknown_key(const char *key, const char *where, bool of_model, struct config_error *error)
 {
-	char known[800];
-	size_t used = (size_t)snprintf(known, sizeof(known), "%s", of_model ? "dir, " : "");
+	const char *names[CONFIG_N_KEYS + 1] = {"dir"}, *better;
+	size_t n = of_model;
 
 	for (int i = 0; i < CONFIG_N_KEYS; i++) {
-		if (of_model && !config_keys[i].per_model)
-			continue;
-		used += (size_t)snprintf(known + used, sizeof(known) - used, "%s, ",
-			config_keys[i].name);
-		assert(used < sizeof(known));
+		if (!of_model || config_keys[i].per_model)
+			names[n++] = config_keys[i].name;
 	}
-	known[used - 2] = '\0';
-	return config_refuse(error, "%s: unknown key: known are %s", where, known);
+	if (of_model && config_find_key(key) >= 0)
+		return config_refuse(error, "%s: unknown key of a model: it belongs in [mimeod]", where);
+	better = suggest(key, names, n);
+	return better ? config_refuse(error, "%s: unknown key (did you mean %s?)", where, better)
+		      : config_refuse(error, "%s: unknown key: see mimeod.conf(5)", where);
 }
 
 /* Given in the same file, or the same other place, as what is read now. */
@@ -243,6 +245,6 @@ int config_set(struct config_settings *settings, const char *model_name, const c
 			return config_set_dir(settings, model, value, where, place, error);
 	}
 	if (index < 0 || (model && !config_keys[index].per_model))
-		return config_unknown_key(where, model, error);
+		return config_unknown_key(key_name, where, model, error);
 	return config_set_value(settings, model, index, value, where, place, error);
 }

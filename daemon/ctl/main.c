@@ -13,6 +13,7 @@
 #include "build-config.h"
 #include "daemon/config/command_line.h"
 #include "daemon/config/digits.h"
+#include "daemon/config/suggest.h"
 #include "daemon/ctl/ask.h"
 #include "daemon/ctl/complete.h"
 #include "daemon/ctl/doctor.h"
@@ -20,7 +21,6 @@
 #include "daemon/ctl/names.h"
 #include "daemon/ctl/order.h"
 #include "daemon/ctl/reach.h"
-#include "daemon/ctl/suggest.h"
 #include "daemon/ctl/top.h"
 #include "daemon/ctl/users.h"
 #include "daemon/ctl/verbs.h"
@@ -77,21 +77,6 @@ static int main_print_help(void)
 }
 
 /* ---- options ---- */
-
-/* An unknown option, or one that is misused. */
-static int main_refuse_option(const struct command_line *line)
-{
-	const char *names[N_OPTIONS + 2] = {[N_OPTIONS] = "help", [N_OPTIONS + 1] = "version"};
-	const char *word = line->argv[optind - 1], *better = NULL;
-
-	for (size_t i = 0; i < N_OPTIONS; i++)
-		names[i] = main_options[i].name;
-	if (strncmp(word, "--", 2) == 0 && strstr(line->error, "unknown option"))
-		better = suggest(word + 2, names, N_OPTIONS + 2);
-	if (better)
-		return verbs_refuse("%s (did you mean --%s?)", line->error, better);
-	return verbs_refuse("%s", line->error);
-}
 
 /* The command's request, once its words and the options are known. */
 static int main_make_ask(struct main_settings *options)
@@ -206,7 +191,7 @@ static int main_parse_options(int argc, char **argv, struct main_settings *ret)
 				return status;
 			break;
 		default:
-			return main_refuse_option(&line);
+			return verbs_refuse("%s", line.error);
 		}
 	}
 	status = verbs_parse(argv + optind, argc - optind, &ret->command);

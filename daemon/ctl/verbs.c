@@ -7,7 +7,7 @@
 
 #include "daemon/config/command_line.h"
 #include "daemon/config/digits.h"
-#include "daemon/ctl/suggest.h"
+#include "daemon/config/suggest.h"
 
 #define VERBS_COLUMN 24
 #define VERBS_WORD_MAX 32

@@ -190,6 +190,16 @@ static int main_take_given(struct model *model, const uint32_t given[N_NUMBERS],
 	return 0;
 }
 
+/* getopt_long takes the beginning of a name, too, which another option could make ambiguous. */
+static bool main_is_whole(int option, char **argv)
+{
+	const char *word = argv[optind - 1];
+
+	if (optarg == word)
+		word = argv[optind - 2];
+	return strcspn(word + 2, "=") == strlen(names[option].name);
+}
+
 /* 0, -1 with a sentence, or 1: --help or --version was printed. */
 static int main_read_options(struct order *order, int argc, char **argv)
 {
@@ -199,6 +209,8 @@ static int main_read_options(struct order *order, int argc, char **argv)
 
 	model_take_shape(&order->model, "tiny");
 	while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
+		if (option != '?' && !main_is_whole(option, argv))
+			return fail("options are not abbreviated: did you mean --%s?", names[option].name);
 		if (option == OPT_HELP)
 			main_print_help();
 		if (option == OPT_VERSION)

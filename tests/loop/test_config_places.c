@@ -44,10 +44,11 @@ static void test_config_every_error_is_reported(void **state)
 
 	snprintf(text, sizeof(text), "[mimeod]\nloop = x\nbogus = 1\nwhat\n[other]\nignored = 1\n%0300d\n"
 				     "[mimeod]\nmax_sessions = 0\n[model m]\nattention = naive\n", 1);
-	assert_int_equal(parse_file(text, "--max-arena-bytes 1 --nonsense stray", &config), -EINVAL);
+	assert_int_equal(parse_file(text, "--max-arena-bytes 1 --nonsense --max-arena 2 stray", &config), -EINVAL);
 	ASSERT_SENTENCES(":2: loop: \"x\" is not", ":3: bogus: unknown key", ":4: neither",
 		":5: unknown section [other]", ":7: a line of more than", ":9: max_sessions: \"0\" is not",
-		"--max-arena-bytes: \"1\" is not", "--nonsense: unknown option", "stray: not an option",
+		"--max-arena-bytes: \"1\" is not", "--nonsense: unknown option", "--max-arena: unknown option (did you mean --max-arena-bytes?)",
+		"stray: not an option",
 		":10: [model m]: model \"m\" has no directory");
 }
 

@@ -219,6 +219,8 @@ static void test_wrong_command_line_is_named_and_exits_3(void **state)
 		{"sessions klil 7", "one word too many: klil (did you mean kill?)"},
 		{"requests cancle 7", "one word too many: cancle (did you mean cancel?)"},
 		{"--jsno status", "--jsno: unknown option (did you mean --json?)"},
+		{"--js status", "--js: unknown option (did you mean --json?)"},
+		{"status --sock x", "--sock: unknown option (did you mean --socket?)"},
 		{"--batch status", "--batch, --count, --delay and --sort go with top"},
 		{"top -n 0", "--count is 0, and must be 1 or more"},
 		{"top -d 0", "--delay is 0, and must be 0.1 to 3600 seconds"},

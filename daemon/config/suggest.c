@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/ctl/suggest.h"
+#include "daemon/config/suggest.h"
 
 #include <string.h>
 #include <strings.h>

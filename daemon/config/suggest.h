@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-#ifndef MIMEO_DAEMON_CTL_SUGGEST_H
-#define MIMEO_DAEMON_CTL_SUGGEST_H
+#ifndef MIMEO_DAEMON_SUGGEST_H
+#define MIMEO_DAEMON_SUGGEST_H
 
 #include <stddef.h>
 
