@@ -149,6 +149,7 @@ enum ring_detail {
 	                                 one step must compute */
 	RING_DETAIL_HEAD = 33,        /* the model has no head: no tokens, logits or log-probabilities */
 	RING_DETAIL_OPERATOR = 34,    /* an operator cancelled it */
+	RING_DETAIL_DRAIN = 35,       /* the drain timeout ended it */
 };
 
 /* Of what a user or a session may have a limited amount. */

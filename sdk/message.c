@@ -112,6 +112,7 @@ static const char *const message_formats[] = {
 	[RING_DETAIL_HEAD] = "the model's files have no head: it gives hidden states (embeddings) alone, no tokens, "
 			     "logits or log-probabilities",
 	[RING_DETAIL_OPERATOR] = "an operator of the daemon cancelled the request",
+	[RING_DETAIL_DRAIN] = "the daemon is shutting down, and its drain timeout ended the request",
 	[RING_DETAIL_NO_TOKEN] = "allowed, bias and min_tokens ban every token of the vocabulary",
 };
 

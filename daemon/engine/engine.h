@@ -176,8 +176,8 @@ int engine_post_detach(struct engine *engine, struct engine_port *port);
 int engine_post_buffer_close(struct engine *engine, struct engine_port *port, uint32_t buffer);
 /* New requests get DRAINING from now on; a DRAINED report follows when none is left. */
 int engine_post_drain(struct engine *engine);
-/* End every request in flight with `status`. */
-int engine_post_abort(struct engine *engine, int status);
+/* The drain takes too long: end every request in flight with DRAINING. */
+int engine_post_abort(struct engine *engine);
 int engine_post_stop(struct engine *engine);
 /* What engine_options has of these holds no more. */
 struct engine_tuning {

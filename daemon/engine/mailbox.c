@@ -32,7 +32,6 @@ enum command_kind {
 struct command {
 	struct command *prev, *next;
 	enum command_kind kind;
-	int status;
 	struct engine_port *port;
 	struct engine_session *session;
 	uint32_t buffer;
@@ -118,9 +117,9 @@ int engine_post_drain(struct engine *engine)
 	return mailbox_post(engine, (struct command){.kind = COMMAND_DRAIN});
 }
 
-int engine_post_abort(struct engine *engine, int status)
+int engine_post_abort(struct engine *engine)
 {
-	return mailbox_post(engine, (struct command){.kind = COMMAND_ABORT, .status = status});
+	return mailbox_post(engine, (struct command){.kind = COMMAND_ABORT});
 }
 
 int engine_post_stop(struct engine *engine)
@@ -216,7 +215,7 @@ static void mailbox_handle(struct engine *engine, struct command *command)
 		break;
 	case COMMAND_ABORT:
 		counter_add(&engine->stats.n_aborted, engine->accounting.n_requests);
-		finish_all(&engine->accounting, command->status);
+		finish_all(&engine->accounting, MIMEO_E_DRAINING, &(struct msg_detail){.detail = RING_DETAIL_DRAIN});
 		break;
 	case COMMAND_STOP:
 		engine->stop = true;

@@ -46,7 +46,7 @@ static void drain_on_timeout(void *userdata, struct loop_source *source, uint32_
 	serve->detach_deadline_ms = serve_now_ms() + DETACH_TIMEOUT_MS;
 	log_warn("drain took longer than %u s: ending the requests in flight",
 		serve->drain_timeout_s);
-	int rc = engine_post_abort(serve->options.engine, MIMEO_E_DRAINING);
+	int rc = engine_post_abort(serve->options.engine);
 	if (rc < 0) {
 		log_error("engine does not abort: %s", strerror(-rc));
 		drain_end_sessions(serve);

@@ -455,7 +455,7 @@ static void test_drain_refuses_new_work_and_reports_when_the_old_is_done(void **
 	draining = true;
 }
 
-static void test_abort_ends_all_with_the_status_given(void **state)
+static void test_abort_ends_all_as_cut_off_by_the_drain(void **state)
 {
 	struct rig *rig = *state;
 
@@ -465,10 +465,11 @@ static void test_abort_ends_all_with_the_status_given(void **state)
 		rig_submit(&rig->client, rig_ask_text(&rig->client, i, 0, "count 4 30\n"));
 	rig_wait_steps(rig, 2);
 	RIG_AWAIT(rig->client.port->n_in_flight == 16);
-	assert_int_equal(engine_post_abort(rig->engine, MIMEO_E_DRAINING), 0);
+	assert_int_equal(engine_post_abort(rig->engine), 0);
 	for (uint32_t i = 0; i < 16; i++) {
 		rig_wait(&rig->client, rig->results, i);
 		assert_int_equal(rig->results[i].status, MIMEO_E_DRAINING);
+		assert_int_equal(rig->results[i].detail, RING_DETAIL_DRAIN);
 	}
 	rig_gate_open(rig);
 }
@@ -504,7 +505,7 @@ int main(void)
 			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 40, .entries = 2),
 		TEST(test_bytes_rewritten_while_they_are_read_change_no_other_client),
 		TEST(test_drain_refuses_new_work_and_reports_when_the_old_is_done),
-		TEST(test_abort_ends_all_with_the_status_given),
+		TEST(test_abort_ends_all_as_cut_off_by_the_drain),
 		TEST(test_session_beyond_the_last_place_is_not_taken),
 	};
 

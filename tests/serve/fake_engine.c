@@ -20,7 +20,8 @@ struct engine {
 	unsigned n_reports, n_taken;
 	struct engine_port *last_port;
 	unsigned n_ports;
-	int aborted_with, attach_error;
+	int attach_error;
+	bool aborted;
 	bool draining;
 	struct engine_graphs_order order;
 	unsigned n_orders, n_cancelled;
@@ -134,12 +135,12 @@ unsigned fake_engine_n_ports(struct engine *engine)
 	return n;
 }
 
-int fake_engine_aborted_with(struct engine *engine)
+bool fake_engine_is_aborted(struct engine *engine)
 {
 	pthread_mutex_lock(&engine->lock);
-	int status = engine->aborted_with;
+	bool aborted = engine->aborted;
 	pthread_mutex_unlock(&engine->lock);
-	return status;
+	return aborted;
 }
 
 void fake_engine_set_in_flight(struct engine *engine, uint32_t n)
@@ -220,10 +221,10 @@ int engine_post_weight(struct engine *engine, struct engine_port *port, uint32_t
 	return 0;
 }
 
-int engine_post_abort(struct engine *engine, int status)
+int engine_post_abort(struct engine *engine)
 {
 	pthread_mutex_lock(&engine->lock);
-	engine->aborted_with = status;
+	engine->aborted = true;
 	pthread_mutex_unlock(&engine->lock);
 	atomic_store(&engine->stats.n_aborted, atomic_load(&engine->stats.n_running));
 	atomic_store(&engine->stats.n_running, 0);

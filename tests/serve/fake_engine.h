@@ -38,7 +38,7 @@ void fake_engine_report(struct engine *engine, enum engine_report_kind kind,
 struct engine_port *fake_engine_port(struct engine *engine);
 unsigned fake_engine_n_ports(struct engine *engine);
 void fake_engine_refuse_attach(struct engine *engine, int error); /* -errno, 0: no more */
-int fake_engine_aborted_with(struct engine *engine); /* 0: not */
+bool fake_engine_is_aborted(struct engine *engine);
 /* Orders about graphs, and the last of them. */
 unsigned fake_engine_orders(struct engine *engine, struct engine_graphs_order *ret_last);
 /* As when the engine has seen that the device is lost, before it reports so. */

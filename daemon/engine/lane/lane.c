@@ -126,7 +126,7 @@ void lane_lose_device(struct lane *lane, int rc)
 	accounting->completed = accounting->launched;
 	finish_ended_steps(accounting);
 	lane_abandon(lane);
-	finish_all(accounting, MIMEO_E_DEVICE_LOST);
+	finish_all(accounting, MIMEO_E_DEVICE_LOST, NULL);
 	assert(!accounting->n_requests && !accounting->ending && !lane->n_inflight);
 	lane->device->ops->last_fault(lane->device, &fault);
 	snprintf(text, sizeof(text), "%s, at %s", device_strerror(rc), fault.call ? fault.call : "?");

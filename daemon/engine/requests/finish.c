@@ -130,20 +130,20 @@ void finish_cancel(struct request *request, const struct msg_detail *detail)
 	finish_request(request, MIMEO_E_CANCELLED, finish_reason(request, MIMEO_E_CANCELLED), detail);
 }
 
-static void finish_session_requests(struct engine_session *session, int status)
+static void finish_session_requests(struct engine_session *session, int status, const struct msg_detail *detail)
 {
 	for (uint32_t i = 0; i < session->n_requests; i++) {
 		struct request *request = &session->requests[i];
 
 		if (request->state != REQUEST_FREE)
-			finish_request(request, status, finish_reason(request, status), NULL);
+			finish_request(request, status, finish_reason(request, status), detail);
 	}
 }
 
-void finish_all(struct accounting *accounting, int status)
+void finish_all(struct accounting *accounting, int status, const struct msg_detail *detail)
 {
 	for (uint32_t i = 0; i < accounting->n_sessions; i++)
-		finish_session_requests(accounting->sessions[i], status);
+		finish_session_requests(accounting->sessions[i], status, detail);
 }
 
 static void finish_late(struct engine_session *session, uint32_t owner)
@@ -196,7 +196,7 @@ void finish_session(struct engine_session *session)
 {
 	assert(!session->detached && !session->source);
 	session->detached = true;
-	finish_session_requests(session, MIMEO_E_GONE);
+	finish_session_requests(session, MIMEO_E_GONE, NULL);
 	while (session->held)
 		held_remove(session, session->held);
 	assert(!session->n_in_flight && !session->n_waiting && !session->waiting);

@@ -15,7 +15,7 @@ void finish_cancel(struct request *request, const struct msg_detail *detail);
 /* Post the final completions of ENDING requests whose last step has completed. */
 void finish_ended_steps(struct accounting *accounting);
 /* End the requests of all sessions. */
-void finish_all(struct accounting *accounting, int status);
+void finish_all(struct accounting *accounting, int status, const struct msg_detail *detail);
 /* End the requests and held entries that are past a deadline. True if any was. */
 bool finish_overdue(struct accounting *accounting);
 /* End the session's requests without completions, and release its sequences. */
