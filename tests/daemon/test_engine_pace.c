@@ -113,6 +113,18 @@ static void test_without_a_target_prompts_fill_the_step(void **state)
 	close_engine();
 }
 
+static void test_tuning_sets_the_target_of_an_engine_that_runs(void **state)
+{
+	const struct engine_tuning tuning = {.token_us = 20000, .spin_us = 7};
+
+	open_engine(0);
+	assert_int_equal(engine_post_tuning(dry.engine, &tuning), 0);
+	dry_turns(&dry);
+	assert_in_range(longest_step(8), 150, 190);
+	assert_int_equal(dry.engine->options.spin_us, 7);
+	close_engine();
+}
+
 static void test_prompts_fill_a_step_that_has_no_request_past_its_prompt(void **state)
 {
 	open_engine(20000);
@@ -268,6 +280,7 @@ int main(void)
 		cmocka_unit_test(test_wide_step_that_the_target_cuts_has_a_size_of_wide_steps),
 		cmocka_unit_test(test_prompts_that_a_wide_step_can_end_are_not_cut_for_its_size),
 		cmocka_unit_test(test_without_a_target_prompts_fill_the_step),
+		cmocka_unit_test(test_tuning_sets_the_target_of_an_engine_that_runs),
 		cmocka_unit_test(test_prompts_fill_a_step_that_has_no_request_past_its_prompt),
 		cmocka_unit_test(test_request_that_arrives_during_a_step_is_in_the_next_one),
 		cmocka_unit_test(test_engine_that_the_lane_wakes_launches_ahead_at_once),
