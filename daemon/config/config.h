@@ -32,6 +32,7 @@
 #define CONFIG_SPIN_FOREVER UINT32_MAX
 #define CONFIG_WEIGHTS_MAX 64
 #define CONFIG_WEIGHT_MAX 1000 /* as much as the engine takes */
+#define CONFIG_WHERE_MAX 320 /* "FILE:LINE: KEY", with terminator */
 
 /* "alice:3", "1001:2", "@batch:1" */
 struct config_weight {
@@ -80,6 +81,7 @@ struct config {
 	char prefix_sharing[16];                          /* "none", "user", "all" */
 	struct config_weight weights[CONFIG_WEIGHTS_MAX]; /* as given */
 	uint32_t n_weights;                               /* 0: all users' are 1 */
+	char weights_where[CONFIG_WHERE_MAX]; /* "FILE:LINE: weights", "--weights": for errors of names */
 	uint32_t max_requests, max_batch_tokens;
 	uint32_t page_tokens;
 	uint32_t max_seq_len; /* 0: the model's */

@@ -143,7 +143,7 @@ static char *config_file_read_line(char *line, int size, void *stream)
 static int config_file_take_pair(void *user, const char *section, const char *key, const char *value)
 {
 	struct config_file *file = user;
-	char where[320];
+	char where[CONFIG_WHERE_MAX];
 
 	if (!file->in_section) {
 		config_file_refuse(

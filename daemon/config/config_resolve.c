@@ -210,6 +210,8 @@ static int config_resolve_all(const struct config_settings *settings, struct con
 	struct config_error *error)
 {
 	config_resolve_globals(settings, config);
+	snprintf(config->weights_where, sizeof(config->weights_where), "%s",
+		config->n_weights ? config_setting(settings->values, "weights")->where : "weights");
 	int rc = config_resolve_models(settings, config, error);
 	if (rc < 0)
 		return rc;

@@ -15,10 +15,11 @@ int startup_find_users(const struct config *config, struct weights *ret, struct 
 
 		int rc = weights_add(ret, name, weight->account.group, weight->weight);
 		if (rc == -ENOENT)
-			return startup_refuse(error, rc, "weights: there is no %s %s", what, name);
+			return startup_refuse(error, rc, "%s: there is no %s %s", config->weights_where, what,
+				name);
 		if (rc < 0)
-			return startup_refuse(error, rc, "weights: %s %s cannot be looked up: %s", what, name,
-				strerror(-rc));
+			return startup_refuse(error, rc, "%s: %s %s cannot be looked up: %s", config->weights_where,
+				what, name, strerror(-rc));
 	}
 	return 0;
 }

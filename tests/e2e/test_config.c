@@ -38,7 +38,7 @@ static void test_check_of_a_missing_model_or_user_ends_with_1(void **state)
 
 	run_check(*state, "m=/nowhere", "--weights", "no-such-user-here:2", &output);
 	assert_int_equal(output.status, EXIT_ERROR);
-	assert_non_null(strstr(output.text, "mimeod: weights: there is no user no-such-user-here\n"));
+	assert_non_null(strstr(output.text, "mimeod: --weights: there is no user no-such-user-here\n"));
 	assert_non_null(strstr(output.text, "mimeod: model m: /nowhere"));
 	snprintf(model, sizeof(model), "m=%s", source_path("examples/models/tinycalc"));
 	run_check(*state, model, "--draft", "/nowhere", &output);
@@ -160,7 +160,7 @@ static void test_bad_reload_changes_nothing_and_says_why(void **state)
 	assert_true(daemon_log_has(daemon, "reload: and "));
 	assert_true(daemon_log_has(daemon, " more errors\n"));
 	write_config("[mimeod]\nmax_arena_bytes = 1M\nweights = no-such-user-here:2\n");
-	assert_non_null(strstr(reload(daemon, EXIT_ERROR), "there is no user no-such-user-here"));
+	assert_non_null(strstr(reload(daemon, EXIT_ERROR), "c.conf:3: weights: there is no user no-such-user-here"));
 	assert_int_equal(connect_with_arena(daemon, 1 << 20), MIMEO_E_INVALID);
 	assert_int_equal(connect_with_arena(daemon, 64 << 10), 0);
 	daemon_stop(daemon);
