@@ -2,9 +2,9 @@
 
 /*
  * mimeod.conf through inih. inih reports key and value without their line, cuts long section names and
- * lines silently, does not report sections without keys, and knows no comment behind a # in a line. So the
- * reader that feeds it lines counts them, removes comments, refuses what would be cut, and takes the section's
- * name itself. It hands a line that it refuses over as an empty one, so that the lines behind are checked, too.
+ * lines silently, does not report sections without keys, and knows neither a comment behind a # in a line nor quotes.
+ * So the reader that feeds it lines counts them, removes comments, refuses what would be cut, and takes values in quotes
+ * and the section's name itself. It hands a line that it refuses over as an empty one, so that the lines behind are checked, too.
  */
 #include "daemon/config/config.h"
 
@@ -22,6 +22,7 @@
 #include "ipc/cleanup.h"
 
 #define FILE_BYTES_MAX (1u << 20)
+#define CONFIG_LINE_MAX 512
 #define FILE_SPACES " \t\r\v\f\xef\xbb\xbf" /* and a byte order mark */
 
 struct config_file {
@@ -33,6 +34,8 @@ struct config_file {
 	bool in_section;
 	bool skips; /* the section was refused */
 	const char *model; /* NULL: in [mimeod] */
+	bool is_quoted; /* the line's value is in `quoted`: inih knows no quotes */
+	char quoted[CONFIG_LINE_MAX];
 	int rc; /* -ENOMEM, or of the first line that was refused */
 	struct config_error *error;
 };
@@ -91,6 +94,38 @@ static size_t config_file_trim(const char *text, size_t length)
 	return length;
 }
 
+/* Bytes before a value in quotes, or `length`: the line has none. */
+static size_t config_file_find_quote(const char *text, size_t length)
+{
+	size_t at = 0;
+
+	if (length == 0 || strchr("[#;", text[0]))
+		return length;
+	while (at < length && !strchr("=:", text[at]))
+		at++;
+	at += at < length;
+	while (at < length && strchr(" \t", text[at]))
+		at++;
+	return at < length && text[at] == '"' ? at : length;
+}
+
+/* Take the value in quotes that begins at text[at]; two quotes in it are one. False: it does not end, or something else
+ * than a comment follows it. */
+static bool config_file_take_quoted(struct config_file *file, const char *text, size_t at, size_t length)
+{
+	size_t n = 0;
+
+	for (at++; at < length && n < sizeof(file->quoted); at++) {
+		if (text[at] == '"' && (++at == length || text[at] != '"')) {
+			file->quoted[n] = '\0';
+			file->is_quoted = true;
+			return config_file_trim(text + at, length - at) == 0;
+		}
+		file->quoted[n++] = text[at];
+	}
+	return false;
+}
+
 /* The line as inih is to see it; empty if it is refused. */
 static void config_file_take_line(struct config_file *file, const char *text, size_t length, char *line, size_t size)
 {
@@ -104,7 +139,15 @@ static void config_file_take_line(struct config_file *file, const char *text, si
 		return;
 	}
 	text += spaces;
-	length = config_file_trim(text, length - spaces);
+	length -= spaces;
+	file->is_quoted = false;
+	const size_t quote = config_file_find_quote(text, length);
+	if (quote < length && !config_file_take_quoted(file, text, quote, length)) {
+		config_file_refuse(file, "a value in quotes ends with a quote, of at most %d bytes, and only a comment follows",
+			CONFIG_LINE_MAX - 1);
+		return;
+	}
+	length = config_file_trim(text, quote);
 	if (length + 2 > size) {
 		config_file_refuse(file, "a line of more than %zu bytes", size - 2);
 		return;
@@ -150,7 +193,8 @@ static int config_file_take_pair(void *user, const char *section, const char *ke
 			file, "a key before the first section: begin with [mimeod] or [model NAME]");
 	} else if (!file->skips) {
 		snprintf(where, sizeof(where), "%.200s:%u: %.60s", file->name, file->line, key);
-		config_file_note(file, config_set(file->settings, file->model, key, value ? value : "", where,
+		config_file_note(file, config_set(file->settings, file->model, key,
+			file->is_quoted ? file->quoted : value ? value : "", where,
 			CONFIG_FILE, file->error));
 	}
 	return 1;

@@ -22,10 +22,41 @@ static const char *config_print_origin(const struct config_setting *setting, cha
 	return ret;
 }
 
+/* Whether a file would lose a part of the value without quotes. */
+static bool config_print_needs_quotes(const char *value)
+{
+	size_t length = strlen(value);
+
+	if (length == 0)
+		return false;
+	if (strchr("\"#; \t", value[0]) || strchr(" \t", value[length - 1]))
+		return true;
+	for (size_t i = 1; i < length; i++) {
+		if (strchr("#;", value[i]) && strchr(" \t", value[i - 1]))
+			return true;
+	}
+	return false;
+}
+
+/* The bytes written. */
+static int config_print_value(FILE *out, const char *value)
+{
+	int n = 2;
+
+	if (!config_print_needs_quotes(value))
+		return fprintf(out, "%s", value);
+	putc('"', out);
+	for (; *value; value++)
+		n += fprintf(out, *value == '"' ? "\"%c" : "%c", *value);
+	putc('"', out);
+	return n;
+}
+
 static void config_print_line(FILE *out, const char *mark, const char *key, const char *value, const char *origin)
 {
-	int used = fprintf(out, "%s%s = %s", mark, key, value);
+	int used = fprintf(out, "%s%s = ", mark, key);
 
+	used += config_print_value(out, value);
 	fprintf(out, "%*s  # %s\n", used > 0 && used < VALUE_COLUMNS ? VALUE_COLUMNS - used : 0, "", origin);
 }
 

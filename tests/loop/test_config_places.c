@@ -335,6 +335,36 @@ static void test_config_check_prints_a_file_of_the_same_effect(void **state)
 	free(second);
 }
 
+static void test_config_quotes_keep_spaces_and_comment_characters(void **state)
+{
+	struct config config;
+
+	assert_int_equal(parse_file("[mimeod]\nmax_requests = \"7\" # seven\n[model m]\ndir=\" /a #b ;c\"\"d\" ; e\n", "",
+				 &config), 0);
+	assert_int_equal(config.max_requests, 7);
+	assert_string_equal(config.models[0].dir, " /a #b ;c\"d");
+	config_deinit(&config);
+	assert_int_equal(parse_file("[model m]\ndir = \"a\n[model n]\ndir = \"b\" c\n", "", &config), -EINVAL);
+	assert_non_null(strstr(error.text, ":2: a value in quotes"));
+	assert_non_null(strstr(error.text, ":4: a value in quotes"));
+}
+
+static void test_config_check_quotes_what_a_file_would_cut(void **state)
+{
+	setenv("MIMEO_DRAFT", "/d \" #e", 1);
+	char *text = check("[model m]\ndir = /a#b\n[model n]\ndir = \"/a #b\"\n", "--check-config");
+
+	assert_line(strstr(text, "[model m]"), "dir", "/a#b", ":2\n");
+	assert_line(strstr(text, "[model m]"), "draft", "\"/d \"\" #e\"", "# environment: MIMEO_DRAFT\n");
+	assert_line(strstr(text, "[model n]"), "dir", "\"/a #b\"", ":4\n");
+	without_environment(NULL);
+	char *again = check(text, "--check-config");
+	assert_non_null(strstr(again, "\ndir = \"/a #b\" "));
+	assert_non_null(strstr(again, "\ndraft = \"/d \"\" #e\" "));
+	free(text);
+	free(again);
+}
+
 static void test_config_check_prints_errors_only(void **state)
 {
 	char *printed = NULL;
@@ -368,6 +398,8 @@ int main(void)
 		cmocka_unit_test(test_config_variables_that_exclude_each_other_are_refused),
 		cmocka_unit_test(test_config_check_prints_each_value_with_its_origin),
 		cmocka_unit_test(test_config_check_prints_a_file_of_the_same_effect),
+		cmocka_unit_test(test_config_quotes_keep_spaces_and_comment_characters),
+		cmocka_unit_test(test_config_check_quotes_what_a_file_would_cut),
 		cmocka_unit_test(test_config_check_prints_errors_only),
 	};
 
