@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include <errno.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -251,6 +252,30 @@ static int main_print_text(const char *text, enum table_form form)
 	return table_print(table, stdout, form);
 }
 
+DEFINE_CLEANUP(json, json_t, json_decref)
+
+/* The lines of a reload by what they say, as JSON. */
+static int main_print_reload(const char *text)
+{
+	static const char *const kinds[][2] = {{"applied: ", "applied"}, {"needs a restart: ", "needs_restart"}};
+	CLEANUP(cleanup_json) json_t *result = json_pack("{s:[], s:[]}", kinds[0][1], kinds[1][1]);
+	size_t length;
+
+	for (; *text; text += length + (text[length] == '\n')) {
+		length = strcspn(text, "\n");
+		for (size_t i = 0; i < 2; i++) {
+			const size_t skip = strlen(kinds[i][0]);
+
+			if (strncmp(text, kinds[i][0], skip) == 0)
+				json_array_append_new(json_object_get(result, kinds[i][1]),
+					json_stringn(text + skip, length - skip));
+		}
+	}
+	if (!result || json_dumpf(result, stdout, JSON_INDENT(2)) < 0)
+		return -ENOMEM;
+	return putchar('\n') == EOF ? -EIO : 0;
+}
+
 /* The line about a model, "NAME: graph mode ..."; its length is 0 if there is none. */
 static const char *main_line_of_model(const char *text, const char *model, size_t *ret_length)
 {
@@ -296,7 +321,9 @@ static int main_list(const struct main_settings *options, const struct answer *a
 	const struct listing *listing = listing_find(options->ask.op);
 	int rc;
 
-	if (!listing)
+	if (strcmp(options->ask.op, "reload") == 0 && options->form == TABLE_AS_JSON)
+		rc = main_print_reload(answer->text);
+	else if (!listing)
 		rc = main_print_text(answer->text, options->form);
 	else if (command->verb->kind == VERB_SHOWS)
 		rc = listing_print_one(listing, answer, command->id, stdout, options->form);

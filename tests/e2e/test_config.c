@@ -73,16 +73,21 @@ static void start_with_config(struct daemon *daemon, const char *text)
 	daemon_start(daemon);
 }
 
-/* mimeoctl reload. */
-static const char *reload(const struct daemon *daemon, int status)
+/* mimeoctl reload, with --json or without (NULL). */
+static const char *reload_with(const struct daemon *daemon, const char *json, int status)
 {
 	static struct program_output output;
-	const char *const argv[] = {build_path("daemon/mimeoctl"), "--socket", daemon->socket, "reload", NULL};
+	const char *const argv[] = {build_path("daemon/mimeoctl"), "--socket", daemon->socket, "reload", json, NULL};
 
 	program_run(argv, &output);
 	if (output.status != status)
 		fail_msg("mimeoctl reload: status %d: %s", output.status, output.text);
 	return output.text;
+}
+
+static const char *reload(const struct daemon *daemon, int status)
+{
+	return reload_with(daemon, NULL, status);
 }
 
 static int connect_with_arena(const struct daemon *daemon, uint64_t bytes)
@@ -134,6 +139,12 @@ static void test_reload_names_what_needs_a_restart(void **state)
 		assert_non_null(strstr(text, "needs a restart: model other is new\n"));
 		assert_null(strstr(text, "applied"));
 	}
+	write_config("[mimeod]\npage_tokens = 32\ndrain_timeout_s = 7\n");
+	assert_string_equal(reload_with(daemon, "--json", 0),
+		"{\n  \"applied\": [\n    \"drain_timeout_s = 7 (was 30)\"\n  ],\n"
+		"  \"needs_restart\": [\n    \"page_tokens = 32 (in force: 16)\"\n  ]\n}\n");
+	assert_string_equal(reload_with(daemon, "--json", 0),
+		"{\n  \"applied\": [],\n  \"needs_restart\": [\n    \"page_tokens = 32 (in force: 16)\"\n  ]\n}\n");
 	struct mimeo *m = daemon_connect(daemon, 0, 0);
 	assert_serves(m, 3);
 	mimeo_close(m);
