@@ -97,7 +97,7 @@ static void exposition_gauges(const struct serve *serve, struct metrics *metrics
 		serve->state == SERVE_DRAINING);
 	GAUGE("device_healthy", "1 unless the device is lost",
 		atomic_load(&stats->device_condition) == 0);
-	GAUGE("uptime_seconds", "Time since the daemon started to serve, in seconds",
+	GAUGE("uptime_seconds", "Time since the daemon started, loading included, in seconds",
 		(double)(serve_now_ms() - serve->started_ms) / 1e3);
 	GAUGE("sessions", "Sessions attached", serve->n_sessions);
 	GAUGE("sequences", "Sequences open", atomic_load(&stats->n_sequences));

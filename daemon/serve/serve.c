@@ -309,7 +309,7 @@ int serve_new(const struct serve_options *options, struct serve **ret)
 		options->operators ? *options->operators : (struct serve_listener){.fd = -1};
 	serve->options.clients = serve->options.operators = NULL;
 	serve->detach_deadline_ms = INT64_MAX;
-	serve->started_ms = serve_now_ms();
+	serve->started_ms = options->started_ms ? options->started_ms : serve_now_ms();
 	serve->complaints.per_second = COMPLAINTS_PER_SECOND;
 	serve->clogged.per_second = 1;
 	atomic_store(&signal_count, 0);

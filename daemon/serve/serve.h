@@ -44,6 +44,7 @@ struct serve_options {
 	 * binds them. */
 	const struct serve_listener *clients, *operators;
 	const char *device;    /* for people: "cpu" */
+	int64_t started_ms;    /* when the process began to load, by CLOCK_MONOTONIC; 0: now */
 	const char *loop;      /* "auto", "io_uring", "epoll" */
 	uint32_t max_sessions, max_sessions_per_uid; /* * */
 	struct weights weights; /* * of users */

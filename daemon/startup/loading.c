@@ -29,7 +29,6 @@
 struct loading {
 	struct loading_options options;
 	struct serve_listener clients, operators;
-	uint64_t since_ns;
 	pthread_t thread;
 	bool started;
 	int stop; /* an eventfd, readable when the thread is to end; -1: none */
@@ -55,7 +54,7 @@ static void loading_answer(const struct loading *loading, const char *op, struct
 		CELL_TEXT("state", "loading"),
 		CELL_TEXT("progress", progress),
 		CELL_COUNT("pid", (uint64_t)getpid()),
-		CELL_NUMBER("uptime_s", (double)(clock_ns() - loading->since_ns) * 1e-9),
+		CELL_NUMBER("uptime_s", (double)(clock_ns() - loading->options.since_ns) * 1e-9),
 		CELL_TEXT("version", MIMEO_VERSION),
 		CELL_TEXT("socket", loading->options.socket),
 		CELL_TEXT("device", loading->options.device),
@@ -181,7 +180,6 @@ int loading_new(const struct loading_options *options, struct loading **ret)
 	loading->clients = options->clients;
 	loading->operators = options->operators;
 	loading->stop = -1;
-	loading->since_ns = clock_ns();
 	int rc = loading->operators.fd < 0 ? serve_listener_bind(&loading->operators, options->admin_socket) : 0;
 	if (rc < 0)
 		return rc;

@@ -16,6 +16,7 @@ struct loading_options {
 	const char *socket, *admin_socket; /* their locks are held; outlive the loading */
 	const char *device;
 	uint32_t n_models;
+	uint64_t since_ns; /* when the daemon started */
 	/* Sockets that were passed; fd -1: it is bound. Taken over, whatever loading_new returns. */
 	struct serve_listener clients, operators;
 };

@@ -21,6 +21,7 @@
 #include "daemon/startup/startup_reload.h"
 #include "daemon/startup/startup_users.h"
 #include "ipc/cleanup.h"
+#include "ipc/clock.h"
 #include "ipc/ring.h"
 #include "ipc/socket.h"
 
@@ -44,6 +45,7 @@ struct startup {
 	struct loading *loading;
 	struct weights weights;
 	struct reload reload;
+	uint64_t since_ns; /* of its start, by clock_ns */
 };
 
 DEFINE_CLEANUP(startup, struct startup, startup_free)
@@ -288,6 +290,7 @@ static int startup_bind(struct startup *startup, struct startup_error *error)
 		.admin_socket = startup->admin_socket,
 		.device = startup->info.name,
 		.n_models = startup->config->n_models,
+		.since_ns = startup->since_ns,
 		.clients = startup->clients,
 		.operators = startup->operators,
 	};
@@ -339,6 +342,7 @@ int startup_new(const struct config *config, struct startup **ret, struct startu
 
 	if (!startup)
 		return startup_refuse(error, -ENOMEM, "out of memory");
+	startup->since_ns = clock_ns();
 	startup->own = *config;
 	startup->config = &startup->own;
 	startup->reload.in_force = *config;
@@ -364,6 +368,7 @@ int startup_serve(struct startup *startup, bool *ret_abandoned)
 	struct serve_options options = {
 		.engine = startup->engine,
 		.builder = startup->builder,
+		.started_ms = (int64_t)(startup->since_ns / 1000000),
 		.device_kind = startup->info.kind,
 		.reload = startup->reload.argv ? startup_reload : NULL,
 		.reload_userdata = &startup->reload,

@@ -84,6 +84,32 @@ static void test_operators_see_that_it_loads_and_how_far_it_is(void **state)
 	daemon_stop(daemon);
 }
 
+/* -1: no daemon answers. */
+static double uptime(const struct daemon *daemon)
+{
+	const char *const argv[] = {
+		build_path("daemon/mimeoctl"), "--socket", daemon->socket, "--json", "status", NULL};
+	static struct program_output output;
+	double seconds = -1;
+
+	program_run(argv, &output);
+	const char *at = strstr(output.text, "\"uptime_s\":");
+	if (at)
+		assert_int_equal(sscanf(at, "\"uptime_s\": %lf", &seconds), 1);
+	return seconds;
+}
+
+static void test_uptime_goes_on_when_it_serves(void **state)
+{
+	struct daemon *daemon = *state;
+
+	assert_true(EVENTUALLY(uptime(daemon) > 2));
+	go_on(daemon);
+	assert_true(EVENTUALLY(shows(daemon, 0, "serving")));
+	assert_true(uptime(daemon) > 2);
+	daemon_stop(daemon);
+}
+
 /* Operators that say nothing delay the others, and the daemon, by little. */
 static void test_silent_operators_do_not_delay_it(void **state)
 {
@@ -184,6 +210,7 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		TEST(test_operators_see_that_it_loads_and_how_far_it_is),
+		TEST(test_uptime_goes_on_when_it_serves),
 		TEST(test_silent_operators_do_not_delay_it),
 		TEST(test_clients_wait_for_a_daemon_that_loads),
 		TEST(test_client_waits_no_longer_than_it_said),
