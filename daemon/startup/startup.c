@@ -14,6 +14,7 @@
 #include "daemon/startup/interrupt.h"
 #include "daemon/startup/loading.h"
 #include "daemon/output/log.h"
+#include "daemon/output/table_format.h"
 #include "daemon/startup/progress.h"
 #include "daemon/serve/serve.h"
 #include "daemon/startup/startup_draft.h"
@@ -258,9 +259,11 @@ static void startup_set_engine_options(struct startup *startup)
 static int startup_make_engine(struct startup *startup, struct startup_error *error)
 {
 	struct engine_options *options = &startup->engine_options;
+	char seconds[TABLE_FORMAT_MAX];
 	struct progress progress;
 	struct model_error model_error = {.text = ""};
 
+	const uint64_t since_ns = clock_ns();
 	progress_begin(&progress, "warming up");
 	options->progress = startup_on_progress;
 	options->progress_userdata = &progress;
@@ -270,6 +273,8 @@ static int startup_make_engine(struct startup *startup, struct startup_error *er
 	options->n_models = 0;
 	if (rc != 0)
 		return startup_refuse(error, rc, "engine: %s", model_error.text);
+	log_info("%s in %s", options->lazy_capture ? "warmed up" : "warmed up, and graphs captured,",
+		table_format_seconds(seconds, (double)(clock_ns() - since_ns) * 1e-9));
 	rc = builder_new(startup->device, &engine_stats(startup->engine)->n_in_lane,
 		&startup->builder);
 	if (rc < 0)
