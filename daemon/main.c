@@ -76,12 +76,14 @@ static void main_print_errors(const struct config_error *error)
 
 int main(int argc, char **argv)
 {
+	char user_config[CONFIG_FOLDER_MAX];
 	struct config_error error;
 	struct config config;
 
 	main_ignore_signals();
 	log_open(STDERR_FILENO);
-	int rc = options_parse(argc, argv, OPTIONS_DEFAULT_CONFIG, stdout, &config, &error);
+	int rc = options_parse(argc, argv, options_find_config(OPTIONS_DEFAULT_CONFIG, geteuid() == 0, user_config),
+		stdout, &config, &error);
 	if (rc == OPTIONS_DONE)
 		return MIMEOD_EXIT_DONE;
 	if (rc < 0) {

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <build-config.h>
 
@@ -22,7 +23,8 @@ struct option_table {
 static void options_make_table(struct option_table *table)
 {
 	table->options[OPTION_CONFIG] = (struct command_option){"config", "FILE",
-		"configuration file (default: " OPTIONS_DEFAULT_CONFIG ", if it exists); FILE.d/*.conf after it"};
+		"configuration file (default: " OPTIONS_DEFAULT_CONFIG ", if it exists, else, unless for root, "
+		"~/.config/" OPTIONS_USER_CONFIG "); FILE.d/*.conf after it"};
 	table->options[OPTION_CHECK] = (struct command_option){"check-config", NULL,
 		"print the configuration with the origin of each value, or what is wrong, and exit"};
 	table->options[OPTION_MODEL] = (struct command_option){"model", "NAME=DIR",
@@ -160,6 +162,24 @@ void options_clear_environment(const char *except)
 		if (!except || strcmp(config_keys[i].name, except) != 0)
 			unsetenv(options_variable(&config_keys[i], name));
 	}
+}
+
+const char *options_find_config(const char *system, bool root, char ret[static CONFIG_FOLDER_MAX])
+{
+	const char *folder = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+	char fragments[CONFIG_FOLDER_MAX];
+	int n;
+
+	snprintf(fragments, sizeof(fragments), "%s.d", system);
+	if (root || access(system, F_OK) == 0 || access(fragments, F_OK) == 0)
+		return system;
+	if (folder && *folder == '/')
+		n = snprintf(ret, CONFIG_FOLDER_MAX, "%s/" OPTIONS_USER_CONFIG, folder);
+	else if (home && *home == '/')
+		n = snprintf(ret, CONFIG_FOLDER_MAX, "%s/.config/" OPTIONS_USER_CONFIG, home);
+	else
+		return system;
+	return n < CONFIG_FOLDER_MAX ? ret : system;
 }
 
 int options_parse(int argc, char **argv, const char *default_config, FILE *out, struct config *ret,

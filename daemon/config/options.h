@@ -9,8 +9,13 @@
 #include "daemon/config/config.h"
 
 #define OPTIONS_DEFAULT_CONFIG "/etc/mimeo/mimeod.conf"
+#define OPTIONS_USER_CONFIG "mimeo/mimeod.conf" /* in $XDG_CONFIG_HOME, else in ~/.config */
 #define OPTIONS_DONE 1  /* --help or --version was asked for and written */
 #define OPTIONS_CHECK 2 /* --check-config: the configuration is right and was written */
+
+/* The file without --config: `system` if it or its folder of fragments exists, or for root; else the user's, written to
+ * `ret`. */
+const char *options_find_config(const char *system, bool root, char ret[static CONFIG_FOLDER_MAX]);
 
 /*
  * Parse, read the files (config_parse_files: --config, else default_config; NULL: none) and the environment,

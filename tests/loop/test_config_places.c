@@ -89,6 +89,33 @@ static void test_config_long_comments_are_no_long_lines(void **state)
 	config_deinit(&config);
 }
 
+/* ---- the default file ---- */
+
+static void test_config_of_a_user_is_read_where_the_system_has_none(void **state)
+{
+	char system[] = "/tmp/test_config.XXXXXX", fragments[64], found[CONFIG_FOLDER_MAX];
+
+	assert_non_null(mkdtemp(system));
+	snprintf(fragments, sizeof(fragments), "%s.d", system);
+	setenv("HOME", "/home/u", 1);
+	unsetenv("XDG_CONFIG_HOME");
+	assert_string_equal(options_find_config(system, false, found), system); /* it is there */
+	assert_int_equal(rmdir(system), 0);
+	assert_string_equal(options_find_config(system, false, found), "/home/u/.config/mimeo/mimeod.conf");
+	assert_string_equal(options_find_config(system, true, found), system);
+	setenv("XDG_CONFIG_HOME", "/x", 1);
+	assert_string_equal(options_find_config(system, false, found), "/x/mimeo/mimeod.conf");
+	setenv("XDG_CONFIG_HOME", "relative", 1);
+	assert_string_equal(options_find_config(system, false, found), "/home/u/.config/mimeo/mimeod.conf");
+	unsetenv("XDG_CONFIG_HOME");
+	unsetenv("HOME");
+	assert_string_equal(options_find_config(system, false, found), system);
+	setenv("HOME", "/home/u", 1);
+	assert_int_equal(mkdir(fragments, 0700), 0);
+	assert_string_equal(options_find_config(system, false, found), system);
+	rmdir(fragments);
+}
+
 /* ---- fragments ---- */
 
 #define FRAGMENTS_MAX 4
@@ -385,6 +412,7 @@ int main(void)
 		cmocka_unit_test(test_config_every_error_is_reported),
 		cmocka_unit_test(test_config_refused_model_is_one_error),
 		cmocka_unit_test(test_config_comments_follow_values),
+		cmocka_unit_test(test_config_of_a_user_is_read_where_the_system_has_none),
 		cmocka_unit_test(test_config_long_comments_are_no_long_lines),
 		cmocka_unit_test(test_config_fragments_are_read_in_the_order_of_their_names),
 		cmocka_unit_test(test_config_fragments_are_read_without_the_main_file),
