@@ -32,6 +32,13 @@ if [ -e "$build/systemd/mimeod.service" ] && command -v systemd-analyze >/dev/nu
 	systemd-analyze verify "$folder/mimeod.service" "$folder/mimeod.socket" >"$folder/out" 2>&1 &&
 		! [ -s "$folder/out" ]
 	report $? "systemd accepts every line of the units"
+	mkdir "$folder/user"
+	sed "s,^ExecStart=.*,ExecStart=$build/daemon/mimeod,; /^Documentation/d" "$build/systemd/user/mimeod.service" \
+		>"$folder/user/mimeod.service"
+	sed /^Documentation/d "$source/systemd/user/mimeod.socket" >"$folder/user/mimeod.socket"
+	XDG_RUNTIME_DIR="$folder/user" systemd-analyze verify --user "$folder/user/mimeod.service" \
+		"$folder/user/mimeod.socket" >"$folder/out" 2>&1 && ! [ -s "$folder/out" ]
+	report $? "systemd accepts every line of a user's units"
 	systemd-analyze security --offline=true --threshold=10 "$folder/mimeod.service" >"$folder/out" 2>&1
 	report $? "the service's exposure is 1.0 at most"
 else
