@@ -363,7 +363,8 @@ def peers_section(peers):
 def page():
     text = HEAD + peers_section(read_rows(HERE / "peers.json"))
     text += "".join(section(*s) for s in SECTIONS)
-    return text + "\n# SEE ALSO\n\n*mimeo*(7), *mimeo-bench*(1)\n"
+    return text + "\n# EXAMPLES\n\nThe same for the rings of this machine:\n\n```\nmimeo-bench ring\n```\n" \
+        "\n# SEE ALSO\n\n*mimeo*(7), *mimeo-bench*(1)\n"
 
 
 # ---- charts of growth ----
