@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 # Builds the Debian packages of this tree into a folder, and runs lintian over them where it is installed.
 #   packaging/build-deb.sh [FOLDER]      (default: build-deb)
-# MIMEO_CUDA=enabled builds the CUDA device, too; it needs nvcc (CUDA 12.1 or later) in PATH or /usr/local/cuda, which need
-# not be a Debian package. MESON_ARGS is given to meson setup (-Dgpu_archs=90a).
+# MIMEO_CUDA=enabled builds the CUDA device, too; it needs nvcc (CUDA 12.1 or later) in PATH or /usr/local/cuda, which
+# need not be a Debian package. MESON_ARGS is given to meson setup (-Dgpu_archs=90a).
 set -eu
 tree=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "${1:-build-deb}"

@@ -4,7 +4,8 @@
  * mimeod.conf through inih. inih reports key and value without their line, cuts long section names and
  * lines silently, does not report sections without keys, and knows neither a comment behind a # in a line nor quotes.
  * So the reader that feeds it lines counts them, removes comments, refuses what would be cut, and takes values in quotes
- * and the section's name itself. It hands a line that it refuses over as an empty one, so that the lines behind are checked, too.
+ * and the section's name itself. It hands a line that it refuses over as an empty one, so that the lines behind are
+ * checked, too.
  */
 #include "daemon/config/config.h"
 
@@ -143,7 +144,8 @@ static void config_file_take_line(struct config_file *file, const char *text, si
 	file->is_quoted = false;
 	const size_t quote = config_file_find_quote(text, length);
 	if (quote < length && !config_file_take_quoted(file, text, quote, length)) {
-		config_file_refuse(file, "a value in quotes ends with a quote, of at most %d bytes, and only a comment follows",
+		config_file_refuse(file,
+			"a value in quotes has at most %d bytes, ends with a quote, and only a comment follows",
 			CONFIG_LINE_MAX - 1);
 		return;
 	}

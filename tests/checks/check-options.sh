@@ -5,7 +5,7 @@ set -eu
 
 n=0
 bad=0
-for program in daemon/mimeod daemon/mimeoctl daemon/mimeo-run daemon/mimeo-tokenize daemon/mimeo-http daemon/bench/mimeo-bench \
+for program in daemon/mimeod daemon/mimeoctl daemon/mimeo-run daemon/mimeo-tokenize daemon/mimeo-http \
 	daemon/mimeo-bench examples/make-checkpoint; do
 	[ -x "$MIMEO_BUILD/$program" ] || continue
 	n=$((n + 1))
