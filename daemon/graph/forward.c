@@ -181,7 +181,7 @@ static int forward_decode_model(const struct forward_context *c, const struct mo
 {
 	return draft_forward(c->model, stream, &(struct draft_pass){
 		.model = *pass,
-		.hidden = draft_hidden(&c->buffers),
+		.hidden = draft_hidden(c->model, &c->buffers),
 		.index = c->inputs->draft.hidden_index,
 		.n_hidden = c->inputs->limits.max_tokens,
 	});

@@ -10,7 +10,7 @@
  * time: those are its DECODES. When the target has computed them, the same positions are computed
  * again from its states, and their keys and values are overwritten.
  *
- * Two layouts, both a struct model of one layer:
+ * Three layouts, all a struct model of one layer:
  *
  *   EAGLE (Li et al., 2024, arXiv:2401.15077), architectures LlamaForCausalLMEagle:
  *	x = fc [embedding, hidden], hidden being the target's after its final norm
@@ -25,12 +25,26 @@
  *	The head is its own, of a vocabulary that may be smaller: the target's id is the draft's
  *	plus d2t of it. It may bring its own embedding.
  *
+ *   The MTP head of DeepSeek V3 (arXiv:2412.19437, section 2.2), architectures DeepseekV3ForCausalLM: the layer
+ *   behind the target's last, in the target's own directory:
+ *	x = eh_proj [enorm(embedding), hnorm(hidden)], hidden being the target's after its final norm
+ *	y = layer(x), with latent attention, and experts where the target's layers have them; shared_head.norm(y)
+ *	makes the logits, and is the next hidden state
+ *	Embedding and head are the target's.
+ *	The paper leaves open whether norms are before or behind `hidden`: it is as in SGLang's deepseek_nextn.py,
+ *	where both states are normed; vLLM's deepseek_mtp.py norms the target's and not the head's own.
+ *
  * Rope's table has as many positions as the target's, whatever max_position_embeddings says: draft
  * models are trained on short texts and work in longer ones.
  */
 
 #include "daemon/model/transformer.h"
 
+/* What names a model's own MTP head as its draft model. */
+#define DRAFT_MTP "mtp"
+
+/* The directory of a draft model that a setting names: the target's for DRAFT_MTP, else `draft`. */
+const char *draft_directory(const char *draft, const char *target);
 /* Read config.json alone: a draft model has no sampling settings. Other models are refused. ret is
  * the caller's (model_config_deinit). 0, or -errno with a sentence. */
 int draft_config_load(const char *directory, struct model_config *ret, struct model_error *error);
@@ -71,9 +85,9 @@ int draft_forward(const struct model *model, struct stream *stream, const struct
 /* From there to the logits of the rows of logit_index, [n_rows, draft.vocab_size]. */
 int draft_logits(const struct model *model, struct stream *stream, const struct draft_pass *draft);
 /* Where the pass stores each token's hidden state for the decodes: [n_tokens, hidden] act. */
-static inline const void *draft_hidden(const struct model_buffers *buffers)
+static inline const void *draft_hidden(const struct model *model, const struct model_buffers *buffers)
 {
-	return buffers->residual;
+	return model->config.family == MODEL_MTP ? buffers->normed : buffers->residual;
 }
 
 #endif

@@ -28,6 +28,25 @@ static int draft_load_check_features(const char *directory, const struct model_c
 		config->draft.layers[2], layers[0], layers[1], layers[2], target->n_layers);
 }
 
+const char *draft_directory(const char *draft, const char *target)
+{
+	return strcmp(draft, DRAFT_MTP) == 0 ? target : draft;
+}
+
+/* The layer that an MTP head is has to be the one behind the target's last. */
+static int draft_load_check_mtp(const char *directory, const struct model_config *config,
+	const struct model_config *target, struct model_error *error)
+{
+	if (target->family != MODEL_DEEPSEEK_V3)
+		return model_fail(error, -EINVAL, "%s: %s cannot draft for %s", directory,
+			config->architecture, target->architecture);
+	if (config->first_layer != target->n_layers)
+		return model_fail(error, -EINVAL,
+			"%s/config.json: num_hidden_layers %u is not %u, the target's", directory,
+			config->first_layer, target->n_layers);
+	return 0;
+}
+
 int draft_check(const char *directory, const struct model_config *config,
 	const struct model_config *target, struct model_error *error)
 {
@@ -42,6 +61,8 @@ int draft_check(const char *directory, const struct model_config *config,
 		return model_fail(error, -EINVAL,
 			"%s/config.json: vocab_size %u is not %u, the target's", directory,
 			config->vocab_size, target->vocab_size);
+	if (config->family == MODEL_MTP)
+		return draft_load_check_mtp(directory, config, target, error);
 	if (config->family != MODEL_EAGLE3)
 		return 0;
 	return draft_load_check_features(directory, config, target, error);

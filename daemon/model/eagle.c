@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Forward passes of draft models: EAGLE and EAGLE-3. Both have the attention and the MLP of a Llama
- * layer; their inputs and outputs differ. The residual is the pass's output in both, and a decode
- * may read it as its hidden states: rows are taken out of it before it is written.
+ * Forward passes of draft models. EAGLE and EAGLE-3 have the attention and the MLP of a Llama layer, an MTP
+ * head is a layer of DeepSeek V3; their inputs and outputs differ. A decode may read the pass's own output
+ * (draft_hidden) as its hidden states: rows are taken out of it before it is written.
  */
 
 #include "daemon/model/draft.h"
@@ -77,6 +77,31 @@ static void eagle3_input(struct pass *p, const struct draft_pass *draft)
 	eagle_take_rows(p, normed, NULL, n, p->b->fused, stride);
 }
 
+/* residual = eh_proj [enorm(embedding), hnorm(hidden)] */
+static void eagle_mtp_input(struct pass *p, const struct draft_pass *draft)
+{
+	const struct model_layer *l = &p->model->layers[0];
+	const float eps = p->model->config.rms_norm_eps;
+	const uint32_t n = p->args->n_tokens, stride = 2 * p->model->config.hidden_size;
+	void *normed = p->b->normed, *residual = p->b->residual;
+
+	eagle_take_rows(p, draft->hidden, draft->index, draft->n_hidden, residual, 0);
+	pass_norm(p, residual, &l->hidden_norm, eps, normed);
+	eagle_take_rows(p, normed, NULL, n, eagle_right_half(p), stride);
+	eagle_embed(p, normed, 0);
+	pass_norm(p, normed, &l->embedding_norm, eps, normed);
+	eagle_take_rows(p, normed, NULL, n, p->b->fused, stride);
+	pass_gemm(p, p->b->fused, &p->model->fc, &p->model->fc_bias, residual);
+}
+
+static int eagle_mtp_forward(struct pass *p, const struct draft_pass *draft)
+{
+	eagle_mtp_input(p, draft);
+	deepseek_layer(p, 0);
+	pass_norm_residual(p, &p->model->final_norm);
+	return p->rc;
+}
+
 int draft_forward(const struct model *model, struct stream *stream, const struct draft_pass *draft)
 {
 	const bool is_eagle3 = model->config.family == MODEL_EAGLE3;
@@ -84,6 +109,8 @@ int draft_forward(const struct model *model, struct stream *stream, const struct
 	struct pass p = pass_begin(model, stream, &draft->model);
 
 	assert(model->config.draft.vocab_size && model->config.n_layers == 1);
+	if (model->config.family == MODEL_MTP)
+		return eagle_mtp_forward(&p, draft);
 	if (is_eagle3 && draft->from_target && draft->index)
 		return -EINVAL;
 	if (is_eagle3)
@@ -102,7 +129,7 @@ int draft_logits(const struct model *model, struct stream *stream, const struct 
 {
 	struct pass p = pass_begin(model, stream, &draft->model);
 
-	pass_head(&p, model->config.family == MODEL_EAGLE3 ? p.b->normed : p.b->residual,
+	pass_head(&p, model->config.family == MODEL_EAGLE ? p.b->residual : p.b->normed,
 		p.args->inputs->logit_index, p.args->n_rows);
 	return p.rc;
 }

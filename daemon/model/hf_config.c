@@ -41,9 +41,13 @@ static const struct family families[] = {
 	{"LlamaForCausalLMEagle3", MODEL_EAGLE3, 0, 0, 2048, 1, 2, 0},
 };
 
+/* What a DeepSeek V3 is as a draft model: its MTP head. The name is not a file's: listings tell it from its model by it. */
+static const struct family mtp_family = {"DeepseekV3ForCausalLMMTP", MODEL_MTP, 0, 0, 4096, 0, 1, 0};
+
 static bool hf_config_is_deepseek(const struct family *family)
 {
-	return family->family == MODEL_DEEPSEEK_V2 || family->family == MODEL_DEEPSEEK_V3;
+	return family->family == MODEL_DEEPSEEK_V2 || family->family == MODEL_DEEPSEEK_V3 ||
+		family->family == MODEL_MTP;
 }
 
 static bool hf_config_is_draft(const struct family *family)
@@ -71,16 +75,18 @@ static const struct family *hf_config_find_family(const struct field_object *roo
 	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
 		if (strcmp(name, families[i].architecture))
 			continue;
+		if (draft && families[i].family == MODEL_DEEPSEEK_V3)
+			return &mtp_family;
 		if (hf_config_is_draft(&families[i]) == draft)
 			return &families[i];
 		field_fail(root, -EINVAL, "architectures \"%s\" is %s", name,
-			draft ? "not a draft model, which is LlamaForCausalLMEagle or "
-				"LlamaForCausalLMEagle3"
+			draft ? "not a draft model, which is LlamaForCausalLMEagle, "
+				"LlamaForCausalLMEagle3 or the MTP head of DeepseekV3ForCausalLM"
 			      : "a draft model: it is not served by itself, but beside its target");
 		return NULL;
 	}
 	field_fail(root, -ENOTSUP, "architectures \"%.64s\" is not one of %s", name,
-		draft ? "LlamaForCausalLMEagle, LlamaForCausalLMEagle3"
+		draft ? "LlamaForCausalLMEagle, LlamaForCausalLMEagle3, DeepseekV3ForCausalLM"
 		      : "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
 			"Phi3ForCausalLM, Qwen3MoeForCausalLM, Gemma2ForCausalLM, "
 			"DeepseekV2ForCausalLM, DeepseekV3ForCausalLM");
@@ -145,6 +151,8 @@ static void hf_config_parse_sizes(const struct field_object *root, const struct 
 	config->n_layers = field_u32_needed(root, "num_hidden_layers", 1, MODEL_LAYERS_MAX);
 	config->n_heads = field_u32_needed(root, "num_attention_heads", 1, HF_HEADS_MAX);
 	config->vocab_size = field_u32_needed(root, "vocab_size", 1, HF_VOCAB_MAX);
+	if (config->family == MODEL_MTP)
+		hf_mtp_parse(root, config);
 	if (hf_config_is_deepseek(family)) {
 		hf_deepseek_parse(root, config);
 	} else {
@@ -170,7 +178,7 @@ static void hf_config_parse_biases(const struct field_object *root, struct model
 	if (config->family != MODEL_MISTRAL && config->family != MODEL_QWEN2 && config->family != MODEL_PHI3)
 		attention = field_bool(root, "attention_bias", false);
 	if (config->family == MODEL_LLAMA || config->family == MODEL_DEEPSEEK_V2 ||
-		config->draft.vocab_size)
+		config->family == MODEL_EAGLE || config->family == MODEL_EAGLE3)
 		config->mlp_bias = field_bool(root, "mlp_bias", false);
 	/* transformers adds the last bias of an MLP of width 0 */
 	if (config->mlp_bias && config->experts.n && !config->experts.n_shared)
@@ -230,7 +238,8 @@ static void hf_config_parse_windows(const struct field_object *root, const struc
 	struct model_config *config)
 {
 	const json_t *types = json_object_get(root->json, "layer_types");
-	bool named = types && !json_is_null(types);
+	/* the list is of the layers before an MTP head */
+	bool named = types && !json_is_null(types) && config->family != MODEL_MTP;
 	uint32_t first, window = hf_config_parse_window(root, family, &first);
 
 	if (named && (!json_is_array(types) || json_array_size(types) != config->n_layers)) {
@@ -336,7 +345,7 @@ static int hf_config_parse_root(
 	config->sampling = (struct slot_sampling){.top_p = 1};
 	hf_config_refuse_variants(root, family);
 	hf_config_parse_sizes(root, family, config);
-	if (draft)
+	if (draft && config->family != MODEL_MTP)
 		hf_eagle_parse(root, config);
 	hf_config_parse_biases(root, config);
 	hf_rope_parse(root, config);

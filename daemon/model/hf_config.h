@@ -25,7 +25,9 @@ void hf_deepseek_parse(const struct field_object *root, struct model_config *con
 void hf_qwen3_moe_parse(const struct field_object *root, struct model_config *config);
 /* The fields that Gemma 2 adds; hidden_size is already set. */
 void hf_gemma2_parse(const struct field_object *root, struct model_config *config);
-/* The fields that only draft models have; the sizes are already set. */
+/* Of a DeepSeek V3's MTP head: makes its one layer the configuration's; n_layers and vocab_size are already set. */
+void hf_mtp_parse(const struct field_object *root, struct model_config *config);
+/* The fields that only EAGLE and EAGLE-3 have; the sizes are already set. */
 void hf_eagle_parse(const struct field_object *root, struct model_config *config);
 
 /* Sizes that no model has. */

@@ -89,7 +89,7 @@ static void hf_deepseek_parse_latent(const struct field_object *root, struct mod
 	if (latent->rope % 2)
 		field_fail(root, -EINVAL, "qk_rope_head_dim %u is not an even number",
 			latent->rope);
-	config->rope_interleaved = config->family != MODEL_DEEPSEEK_V3 ||
+	config->rope_interleaved = config->family == MODEL_DEEPSEEK_V2 ||
 		hf_deepseek_flag(root, "rope_interleave", true);
 	config->n_kv_heads = 1;
 	config->head_dim = latent->rope;
@@ -173,8 +173,11 @@ static void hf_deepseek_parse_layers(const struct field_object *root, uint32_t f
 {
 	uint32_t step = field_u32(root, "moe_layer_freq", 1, INT32_MAX, 1);
 
-	for (uint32_t layer = first; layer < config->n_layers; layer++)
-		e->layers[layer] = layer % step == 0;
+	for (uint32_t i = 0; i < config->n_layers; i++) {
+		uint32_t layer = config->first_layer + i;
+
+		e->layers[i] = layer >= first && layer % step == 0;
+	}
 }
 
 static void hf_deepseek_parse_experts(const struct field_object *root, struct model_config *config)
@@ -189,7 +192,7 @@ static void hf_deepseek_parse_experts(const struct field_object *root, struct mo
 	if (e->n)
 		first = field_u32(root, "first_k_dense_replace", 0, INT32_MAX, defaults->first_layer);
 	/* A model whose layers are all dense has no experts, and no other field counts. */
-	if (!e->n || first >= config->n_layers) {
+	if (!e->n || first >= config->first_layer + config->n_layers) {
 		*e = (struct model_experts){0};
 		return;
 	}
@@ -209,6 +212,19 @@ static void hf_deepseek_parse_experts(const struct field_object *root, struct mo
 		e->normalise_ignored = hf_deepseek_flag(root, "norm_topk_prob", false);
 	else
 		e->normalise = hf_deepseek_flag(root, "norm_topk_prob", defaults->normalise);
+}
+
+/* Several heads would take turns in the passes of a step. */
+void hf_mtp_parse(const struct field_object *root, struct model_config *config)
+{
+	uint32_t n = field_u32(root, "num_nextn_predict_layers", 0, MODEL_LAYERS_MAX, 0);
+
+	if (n != 1)
+		field_fail(root, -ENOTSUP, "num_nextn_predict_layers %u: a draft model is one MTP head%s", n,
+			n ? "" : ", and this model has none");
+	config->first_layer = config->n_layers;
+	config->n_layers = 1;
+	config->draft.vocab_size = config->vocab_size;
 }
 
 void hf_deepseek_parse(const struct field_object *root, struct model_config *config)

@@ -86,7 +86,7 @@ static void kv_factors_name(const struct model_config *config, uint32_t layer, e
 		{[KV_FACTORS_KEYS] = "self_attn.k_proj.k_scale", [KV_FACTORS_VALUES] = "self_attn.v_proj.v_scale"},
 	};
 
-	plan_layer_name(config->family, layer, names[spelling][side], ret);
+	plan_layer_name(config, layer, names[spelling][side], ret);
 }
 
 const struct safetensors_tensor *kv_factors_find(const struct safetensors *checkpoint,

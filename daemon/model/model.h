@@ -16,7 +16,8 @@
 struct model_layer {
 	struct weight input_norm, post_norm; /* [1, hidden]; EAGLE has no input_norm */
 	struct weight pre_feed_norm, post_feed_norm; /* [1, hidden] Gemma 2, whose post_norm is of attention's output */
-	struct weight hidden_norm; /* [1, hidden] EAGLE-3, whose qkv has 2 hidden columns */
+	struct weight hidden_norm; /* [1, hidden] EAGLE-3, whose qkv has 2 hidden columns; an MTP head's hnorm */
+	struct weight embedding_norm; /* [1, hidden] an MTP head's enorm */
 	/* [hidden] device: the order of the columns of qkv and of gate_up (op_rms_norm); NULL: that of the hidden state */
 	const uint32_t *input_order, *post_order;
 	struct weight qkv, qkv_bias;         /* q, k, v rows one after another */
@@ -60,7 +61,7 @@ struct model {
 	float *cos_sin;          /* device */
 	struct model_layer *layers;
 	/* draft models, whose embedding and head may be the target's; EAGLE has no final_norm */
-	struct weight fc, fc_bias; /* [hidden, 2 hidden], EAGLE-3 [hidden, 3 hidden] */
+	struct weight fc, fc_bias; /* [hidden, 2 hidden], EAGLE-3 [hidden, 3 hidden]; an MTP head's eh_proj */
 	int32_t *d2t;              /* [draft.vocab_size] device; NULL: its ids are the target's */
 	void *memory;            /* one device block for all of them */
 	/* "fp8 in blocks of 128 x 128, widened to f32 at load", or ", kept packed", or ", 7 of 8 matrices kept

@@ -27,6 +27,7 @@ enum model_family {
 	MODEL_DEEPSEEK_V3,
 	MODEL_EAGLE, /* draft models: daemon/model/draft.h */
 	MODEL_EAGLE3,
+	MODEL_MTP,
 };
 enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_FACTORS, ROPE_LONGROPE };
 
@@ -76,6 +77,7 @@ struct model_config {
 	char architecture[64];
 	uint32_t hidden_size, intermediate_size, vocab_size;
 	uint32_t n_layers, n_heads;
+	uint32_t first_layer; /* its number in the names of tensors: of an MTP head its target's n_layers, else 0 */
 	uint32_t n_kv_heads, head_dim; /* latent attention: 1, and latent.rope */
 	uint32_t rotary_dim;            /* 0: rope rotates whole heads; else so many of a head's first elements */
 	struct attention_latent latent; /* rank 0: the attention is not latent */
@@ -105,7 +107,7 @@ struct model_config {
 	struct slot_sampling sampling;
 };
 
-/* Of a directory or a GGUF file. Draft models are refused: draft_config_load reads those. */
+/* Of a directory or a GGUF file. EAGLE and EAGLE-3 are refused: draft_config_load reads those. */
 int model_config_load(const char *path, struct model_config *ret, struct model_error *error);
 void model_config_deinit(struct model_config *config);
 bool model_layer_has_experts(const struct model_config *config, uint32_t layer);

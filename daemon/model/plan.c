@@ -14,7 +14,7 @@
  * down and biases, router and its bias, and of each expert three */
 #define PLACEMENTS_PER_LAYER 20
 #define PLACEMENTS_PER_EXPERT 3
-#define PLACEMENTS_BESIDE 5 /* embedding, head, norm; a draft model's fc and its bias */
+#define PLACEMENTS_BESIDE 5 /* embedding, head, norm; a draft model's fc and its bias; or its fc and three norms */
 #define UNIT_ALIGN 16 /* each lane of a warp loads so many bytes of a unit at once */
 
 /* A tensor's rows in a weight; for vectors, its length. */
@@ -45,27 +45,26 @@ struct plan_recipe {
 	struct quantised_order row_order, col_order; /* of quantised parts; col_order: of ones that are packed */
 };
 
-void plan_layer_name(enum model_family family, uint32_t layer, const char *part, char ret[PLAN_NAME_MAX])
+void plan_layer_name(const struct model_config *config, uint32_t layer, const char *part, char ret[PLAN_NAME_MAX])
 {
-	if (family == MODEL_EAGLE3)
+	if (config->family == MODEL_EAGLE3)
 		snprintf(ret, PLAN_NAME_MAX, "midlayer.%s", part);
 	else
-		snprintf(ret, PLAN_NAME_MAX, "%slayers.%u.%s", family == MODEL_EAGLE ? "" : "model.", layer, part);
+		snprintf(ret, PLAN_NAME_MAX, "%slayers.%u.%s", config->family == MODEL_EAGLE ? "" : "model.",
+			config->first_layer + layer, part);
 }
 
 static bool plan_find_part(struct plan *plan, const struct plan_recipe *recipe, uint32_t i,
 	struct plan_placement *ret)
 {
 	const struct plan_part *part = &recipe->parts[i % recipe->n_parts];
-	char name[PLAN_NAME_MAX];
+	char name[PLAN_NAME_MAX], of_expert[64];
 
+	snprintf(of_expert, sizeof(of_expert), "mlp.experts.%u.%s", i / recipe->n_parts, part->name);
 	if (recipe->layer == NO_LAYER)
 		snprintf(name, sizeof(name), "%s", part->name);
-	else if (recipe->n_experts)
-		snprintf(name, sizeof(name), "model.layers.%u.mlp.experts.%u.%s", recipe->layer,
-			i / recipe->n_parts, part->name);
 	else
-		plan_layer_name(plan->family, recipe->layer, part->name, name);
+		plan_layer_name(plan->config, recipe->layer, recipe->n_experts ? of_expert : part->name, name);
 	ret->head_rows = plan->checkpoint->has_pairs || plan->rotary_dim ? part->head_rows : 0;
 	ret->n_heads = part->n_heads;
 	ret->rotary_rows = plan->rotary_dim;
@@ -312,10 +311,10 @@ static struct weight plan_of_kind(struct plan *plan, enum plan_kind kind, uint32
 }
 
 /* A head, or the product at a draft model's beginning. */
-static struct weight plan_end(struct plan *plan, const char *name, uint32_t rows, uint32_t cols)
+static struct weight plan_end(struct plan *plan, uint32_t layer, const char *name, uint32_t rows, uint32_t cols)
 {
 	return plan_recipe(plan,
-		&(struct plan_recipe){.layer = NO_LAYER,
+		&(struct plan_recipe){.layer = layer,
 			.parts = &(struct plan_part){name, rows, 0, 0},
 			.n_parts = 1,
 			.cols = cols,
@@ -430,8 +429,7 @@ static void plan_experts(struct plan *plan, const struct model_config *c, uint32
 		{"up_proj.weight", e->intermediate_size, 0, 0}};
 	const struct plan_part down = {"down_proj.weight", c->hidden_size, 0, 0};
 
-	l->router = plan_of_kind(
-		plan, PLAN_EITHER, layer, "mlp.gate.weight", e->n, c->hidden_size);
+	l->router = plan_of_kind(plan, PLAN_EITHER, layer, "mlp.gate.weight", e->n, c->hidden_size);
 	if (e->choice_bias)
 		l->router_bias = plan_recipe(plan,
 			&(struct plan_recipe){
@@ -500,8 +498,7 @@ static void plan_ends(struct plan *plan, const struct model_config *c, struct mo
 
 	if (tied && has_head)
 		embedding = head;
-	model->embedding = plan_of_kind(
-		plan, PLAN_PLAIN, NO_LAYER, embedding, c->vocab_size, c->hidden_size);
+	model->embedding = plan_of_kind(plan, PLAN_PLAIN, NO_LAYER, embedding, c->vocab_size, c->hidden_size);
 	plan_round_embedding_scale(plan, embedding, &model->config);
 	model->has_head = !headless;
 	if (headless)
@@ -511,7 +508,7 @@ static void plan_ends(struct plan *plan, const struct model_config *c, struct mo
 	else if (tied)
 		model->head = model->embedding;
 	else
-		model->head = plan_end(plan, head, c->vocab_size, c->hidden_size);
+		model->head = plan_end(plan, NO_LAYER, head, c->vocab_size, c->hidden_size);
 	model->final_norm = plan_norm(plan, c, NO_LAYER, "model.norm.weight");
 }
 
@@ -525,22 +522,34 @@ static void plan_eagle3_ends(struct plan *plan, const struct model_config *c, st
 
 	model->final_norm = plan_one(plan, NO_LAYER, "norm.weight", c->hidden_size, 0);
 	if (safetensors_find(plan->checkpoint, embedding))
-		model->embedding = plan_of_kind(
-			plan, PLAN_PLAIN, NO_LAYER, embedding, c->vocab_size, c->hidden_size);
+		model->embedding = plan_of_kind(plan, PLAN_PLAIN, NO_LAYER, embedding, c->vocab_size, c->hidden_size);
 	if (safetensors_find(plan->checkpoint, head) || c->draft.vocab_size != c->vocab_size)
-		model->head = plan_end(plan, head, c->draft.vocab_size, c->hidden_size);
+		model->head = plan_end(plan, NO_LAYER, head, c->draft.vocab_size, c->hidden_size);
 	else if (c->tie_word_embeddings)
 		model->head = model->embedding;
 }
 
+/* Embedding and head are the target's: what checkpoints repeat under this layer is the same
+ * (README_WEIGHTS.md beside the weights of DeepSeek-V3), and 3.7 GB there. */
+static void plan_mtp(struct plan *plan, const struct model_config *c, struct model *model)
+{
+	struct model_layer *l = &model->layers[0];
+
+	model->fc = plan_end(plan, 0, "eh_proj.weight", c->hidden_size, 2 * c->hidden_size);
+	l->embedding_norm = plan_norm(plan, c, 0, "enorm.weight");
+	l->hidden_norm = plan_norm(plan, c, 0, "hnorm.weight");
+	plan_layer(plan, c, 0, l);
+	model->final_norm = plan_norm(plan, c, 0, "shared_head.norm.weight");
+}
+
 /* EAGLE uses its target's embedding and head; copies in its checkpoint are ignored. */
-static void plan_draft(struct plan *plan, const struct model_config *c, struct model *model)
+static void plan_eagle(struct plan *plan, const struct model_config *c, struct model *model)
 {
 	const bool is_eagle3 = c->family == MODEL_EAGLE3;
 	const uint32_t hidden = c->hidden_size;
 	struct model_layer *l = &model->layers[0];
 
-	model->fc = plan_end(plan, "fc.weight", hidden, (is_eagle3 ? MODEL_FEATURES : 2) * hidden);
+	model->fc = plan_end(plan, NO_LAYER, "fc.weight", hidden, (is_eagle3 ? MODEL_FEATURES : 2) * hidden);
 	if (safetensors_find(plan->checkpoint, "fc.bias"))
 		model->fc_bias = plan_one(plan, NO_LAYER, "fc.bias", hidden, 0);
 	if (is_eagle3) {
@@ -552,8 +561,7 @@ static void plan_draft(struct plan *plan, const struct model_config *c, struct m
 	l->post_norm = plan_one(plan, 0, "post_attention_layernorm.weight", hidden, 0);
 	plan_mlp(plan, c, 0, "mlp", c->intermediate_size, true, l);
 	if (is_eagle3 && safetensors_find(plan->checkpoint, "d2t"))
-		model->d2t =
-			arena_take(&plan->arena, c->draft.vocab_size, sizeof(*model->d2t));
+		model->d2t = arena_take(&plan->arena, c->draft.vocab_size, sizeof(*model->d2t));
 }
 
 /* ---- all of it ---- */
@@ -562,12 +570,14 @@ int plan_model(struct plan *plan, struct model *model)
 {
 	const struct model_config *c = &model->config;
 
-	plan->family = c->family;
+	plan->config = c;
 	plan->rotary_dim = c->rotary_dim;
 	plan->assumed = c->assumed;
 	plan->max_placements = plan_placements_max(c);
-	if (c->draft.vocab_size) {
-		plan_draft(plan, c, model);
+	if (c->family == MODEL_MTP) {
+		plan_mtp(plan, c, model);
+	} else if (c->draft.vocab_size) {
+		plan_eagle(plan, c, model);
 	} else {
 		plan_ends(plan, c, model);
 		for (uint32_t layer = 0; layer < c->n_layers && !plan->rc; layer++)

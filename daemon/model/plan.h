@@ -44,7 +44,7 @@ struct plan {
 	/* plan_model's: */
 	const char *assumed; /* as in struct model_config */
 	uint32_t max_placements;
-	enum model_family family;
+	const struct model_config *config;
 	uint32_t rotary_dim;
 	int rc; /* 0, or the first failure */
 };
@@ -68,7 +68,7 @@ uint32_t plan_rows_together(const struct plan_placement *p);
 
 /* The name of a tensor of a layer, "self_attn.q_proj.weight" and the like; NUL-terminated, perhaps cut. */
 #define PLAN_NAME_MAX 96
-void plan_layer_name(enum model_family family, uint32_t layer, const char *part, char ret[PLAN_NAME_MAX]);
+void plan_layer_name(const struct model_config *config, uint32_t layer, const char *part, char ret[PLAN_NAME_MAX]);
 
 /* Upper bound of placements. */
 uint32_t plan_placements_max(const struct model_config *config);

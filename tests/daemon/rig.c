@@ -82,6 +82,8 @@ static void load_draft(struct rig *rig, struct engine_model_options *m, const st
 	model_config_deinit(&config);
 	m->n_drafts = o->n_drafts;
 	m->draft_attention = o->paged ? o->paged : attention_find("paged");
+	if (m->draft->config.latent.rank)
+		m->draft_attention = m->attention;
 	m->draft_support = o->draft_support ? *o->draft_support : ATTENTION_UNIFORM_BATCH;
 }
 

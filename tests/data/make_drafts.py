@@ -315,7 +315,7 @@ def make_draft(name, seed, target):
 
 
 if __name__ == "__main__":
-    shutil.rmtree(OUT, ignore_errors=True)
+    shutil.rmtree(os.path.join(OUT, "target"), ignore_errors=True)
     weights = make_target()
     for name in DRAFTS:
         if not any(make_draft(name, seed, weights) for seed in range(10, 60)):

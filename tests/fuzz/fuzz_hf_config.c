@@ -115,8 +115,10 @@ static void check_sampling(const struct slot_sampling *s)
 
 static void check_draft(const struct model_config *c)
 {
+	const bool is_mtp = c->family == MODEL_MTP;
+
 	if (c->n_layers != 1 || !c->draft.vocab_size || c->draft.vocab_size > c->vocab_size ||
-		c->latent.rank || c->experts.n)
+		!c->latent.rank == is_mtp || (c->experts.n && !is_mtp) || !c->first_layer == is_mtp)
 		abort();
 }
 

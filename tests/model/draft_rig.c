@@ -129,7 +129,7 @@ struct draft_pass draft_rig_from_target(const struct draft_rig *d, uint32_t n_to
 
 struct draft_pass draft_rig_from_draft(const struct draft_rig *d, uint32_t n_tokens)
 {
-	return (struct draft_pass){.hidden = draft_hidden(&d->buffers), .n_hidden = n_tokens};
+	return (struct draft_pass){.hidden = draft_hidden(d->draft, &d->buffers), .n_hidden = n_tokens};
 }
 
 void draft_rig_keep(struct draft_rig *d, const void *hidden, uint32_t n, uint32_t at)

@@ -13,6 +13,8 @@
 	"{\"architectures\":[\"" family "\"]," DRAFT_SIZES ",\"num_hidden_layers\":1" more "}"
 #define EAGLE(more) DRAFT("LlamaForCausalLMEagle", more)
 #define EAGLE3(more) DRAFT("LlamaForCausalLMEagle3", more)
+#define V3(layers, more)                                                                           \
+	"{\"architectures\":[\"DeepseekV3ForCausalLM\"]," DRAFT_SIZES ",\"num_hidden_layers\":" #layers more "}"
 
 /* ---- configuration ---- */
 
@@ -84,6 +86,34 @@ static void test_published_eagle3_is_understood(void **state)
 	assert_false(c.draft.names_layers || c.qkv_bias || c.mlp_bias);
 }
 
+/* The layer behind the last one has experts by the same fields. */
+static void test_mtp_head_is_the_layer_behind_the_last(void **state)
+{
+	struct model_config c = parse_draft(V3(61, ",\"num_nextn_predict_layers\":1,\"layer_types\":[]"));
+
+	assert_int_equal(c.family, MODEL_MTP);
+	assert_int_equal(c.first_layer, 61);
+	assert_int_equal(c.n_layers, 1);
+	assert_int_equal(c.draft.vocab_size, 200);
+	assert_int_equal(c.latent.rank, 512);
+	assert_true(model_layer_has_experts(&c, 0));
+	assert_int_equal(c.experts.score, MOE_SIGMOID);
+	c = parse_draft(V3(3, ",\"num_nextn_predict_layers\":1,\"first_k_dense_replace\":3"));
+	assert_true(model_layer_has_experts(&c, 0));
+	c = parse_draft(V3(3, ",\"num_nextn_predict_layers\":1,\"first_k_dense_replace\":4"));
+	assert_int_equal(c.experts.n, 0);
+	c = parse_draft(V3(5, ",\"num_nextn_predict_layers\":1,\"moe_layer_freq\":2"));
+	assert_false(model_layer_has_experts(&c, 0));
+}
+
+static void test_model_without_one_mtp_head_is_no_draft(void **state)
+{
+	expect_draft_refusal(V3(3, ""), -ENOTSUP,
+		"num_nextn_predict_layers 0: a draft model is one MTP head, and this model has none");
+	expect_draft_refusal(V3(3, ",\"num_nextn_predict_layers\":2"), -ENOTSUP,
+		"num_nextn_predict_layers 2: a draft model is one MTP head");
+}
+
 static void test_rope_is_understood_in_both_spellings(void **state)
 {
 	struct model_config c = parse_draft(EAGLE(
@@ -120,8 +150,8 @@ static void test_biases_and_named_layers_are_understood(void **state)
 static void test_model_is_no_draft_and_draft_is_no_model(void **state)
 {
 	expect_draft_refusal(LLAMA(""), -EINVAL,
-		"architectures \"LlamaForCausalLM\" is not a draft model, which is "
-		"LlamaForCausalLMEagle or LlamaForCausalLMEagle3");
+		"architectures \"LlamaForCausalLM\" is not a draft model, which is LlamaForCausalLMEagle, "
+		"LlamaForCausalLMEagle3 or the MTP head of DeepseekV3ForCausalLM");
 	expect_draft_refusal(DRAFT("EagleForCausalLM", ""), -ENOTSUP,
 		"\"EagleForCausalLM\" is not one of LlamaForCausalLMEagle, LlamaForCausalLMEagle3");
 	expect_refusal(EAGLE(""), -EINVAL,
@@ -187,6 +217,21 @@ static void test_draft_of_another_target_is_refused(void **state)
 	expect_mismatch(EAGLE3(""), TARGET(64, 8, 201), -EINVAL,
 		"/d/config.json: vocab_size 200 is not 201, the target's");
 	expect_mismatch(EAGLE3(""), TARGET(64, 2, 200), -EINVAL, "so its target needs 3 layers or more; it has 2");
+}
+
+static void test_mtp_head_of_another_target_is_refused(void **state)
+{
+#define MTP ",\"num_nextn_predict_layers\":1"
+	expect_mismatch(V3(4, MTP), V3(4, ""), 0, "");
+	expect_mismatch(V3(4, MTP), V3(5, ""), -EINVAL, "/d/config.json: num_hidden_layers 4 is not 5, the target's");
+	expect_mismatch(V3(4, MTP), TARGET(64, 4, 200), -EINVAL,
+		"/d: DeepseekV3ForCausalLMMTP cannot draft for LlamaForCausalLM");
+}
+
+static void test_the_name_mtp_is_the_targets_own_directory(void **state)
+{
+	assert_string_equal(draft_directory("mtp", "/models/v3"), "/models/v3");
+	assert_string_equal(draft_directory("./mtp", "/models/v3"), "./mtp");
 }
 
 static void test_layers_that_are_not_the_usual_ones_are_refused(void **state)
@@ -278,6 +323,30 @@ static void test_eagle_does_not_look_at_its_copy_of_the_embedding(void **state)
 	assert_ptr_equal(p->draft.model->embedding.data, p->target.model->embedding.data);
 	assert_ptr_equal(p->draft.model->head.data, p->target.model->head.data);
 	assert_holds(&p->draft, &p->draft.model->fc_bias, 0, "fc.bias");
+}
+
+static void test_mtp_head_is_loaded_byte_for_byte_and_shares_the_ends(void **state)
+{
+	struct pair *p = *state;
+	const struct model *m = p->draft.model;
+	const struct model_layer *l = &m->layers[0];
+	uint64_t at;
+
+	assert_holds(&p->draft, &m->fc, 0, "model.layers.3.eh_proj.weight");
+	assert_holds(&p->draft, &l->embedding_norm, 0, "model.layers.3.enorm.weight");
+	assert_holds(&p->draft, &l->hidden_norm, 0, "model.layers.3.hnorm.weight");
+	assert_holds(&p->draft, &m->final_norm, 0, "model.layers.3.shared_head.norm.weight");
+	assert_holds(&p->draft, &l->input_norm, 0, "model.layers.3.input_layernorm.weight");
+	assert_holds(&p->draft, &l->q_a, 0, "model.layers.3.self_attn.q_a_proj.weight");
+	assert_holds(&p->draft, &l->kv_b, 0, "model.layers.3.self_attn.kv_b_proj.weight");
+	at = assert_holds(&p->draft, &l->expert_gate_up, 0, "model.layers.3.mlp.experts.0.gate_proj.weight");
+	assert_holds(&p->draft, &l->expert_gate_up, at, "model.layers.3.mlp.experts.0.up_proj.weight");
+	assert_holds(&p->draft, &l->down, 0, "model.layers.3.mlp.shared_experts.down_proj.weight");
+	assert_ptr_equal(m->embedding.data, p->target.model->embedding.data);
+	assert_ptr_equal(m->head.data, p->target.model->head.data);
+	assert_null(m->d2t);
+	assert_int_equal(p->target.model->unused.n, 0);
+	assert_true(p->target.model->unused.n_prediction > 30);
 }
 
 static void test_eagle3_reads_twice_the_columns_and_has_its_own_head_and_ids(void **state)
@@ -482,6 +551,12 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_shipped_draft_is_an_eagle_of_one_layer),
 		cmocka_unit_test(test_published_eagle3_is_understood),
+		cmocka_unit_test(test_mtp_head_is_the_layer_behind_the_last),
+		cmocka_unit_test(test_model_without_one_mtp_head_is_no_draft),
+		cmocka_unit_test(test_mtp_head_of_another_target_is_refused),
+		cmocka_unit_test(test_the_name_mtp_is_the_targets_own_directory),
+		pair_test(test_mtp_head_is_loaded_byte_for_byte_and_shares_the_ends, "tests/data/drafts/mtp",
+			"tests/data/drafts/mtp"),
 		cmocka_unit_test(test_rope_is_understood_in_both_spellings),
 		cmocka_unit_test(test_biases_and_named_layers_are_understood),
 		cmocka_unit_test(test_model_is_no_draft_and_draft_is_no_model),
