@@ -9,8 +9,16 @@
 #include <jansson.h>
 
 #include "tests/device.h"
+#include "tests/random.h"
 
 extern char **environ;
+
+static void make_folder(struct checkpoint *checkpoint)
+{
+	snprintf(checkpoint->folder, sizeof(checkpoint->folder), "%s/mimeo-made-XXXXXX",
+		getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+	assert_non_null(mkdtemp(checkpoint->folder));
+}
 
 void checkpoint_make(struct checkpoint *checkpoint, const char *const options[])
 {
@@ -23,9 +31,7 @@ void checkpoint_make(struct checkpoint *checkpoint, const char *const options[])
 
 	snprintf(program, sizeof(program), "%s/examples/make-checkpoint",
 		getenv("MIMEO_BUILD") ? getenv("MIMEO_BUILD") : ".");
-	snprintf(checkpoint->folder, sizeof(checkpoint->folder), "%s/mimeo-made-XXXXXX",
-		getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-	assert_non_null(mkdtemp(checkpoint->folder));
+	make_folder(checkpoint);
 	for (; options[n - 1]; n++) {
 		assert_true(n <= CHECKPOINT_OPTIONS_MAX);
 		argv[n] = options[n - 1];
@@ -114,6 +120,57 @@ static void weights_close(struct weights *w)
 	assert_int_equal(fclose(w->file), 0);
 	json_decref(w->header);
 	free(w->bytes);
+}
+
+static void copy_file(const struct checkpoint *checkpoint, const char *folder, const char *name)
+{
+	char path[600];
+	uint8_t *bytes;
+	size_t size;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/%s", folder, name);
+	file = fopen(path, "re");
+	assert_non_null(file);
+	bytes = read_weights(file, &size);
+	fclose(file);
+	snprintf(path, sizeof(path), "%s/%s", checkpoint->folder, name);
+	file = fopen(path, "we");
+	assert_non_null(file);
+	assert_int_equal(fwrite(bytes, 1, size, file), size);
+	assert_int_equal(fclose(file), 0);
+	free(bytes);
+}
+
+void checkpoint_copy(struct checkpoint *checkpoint, const char *folder)
+{
+	make_folder(checkpoint);
+	copy_file(checkpoint, folder, "config.json");
+	copy_file(checkpoint, folder, "model.safetensors");
+}
+
+void checkpoint_flip_signs(const struct checkpoint *checkpoint, const char *prefix, uint32_t every)
+{
+	uint64_t seed = 7;
+	struct weights w;
+	const char *name;
+	json_t *entry;
+
+	weights_open(&w, checkpoint);
+	json_object_foreach(w.header, name, entry) {
+		const json_t *offsets = json_object_get(entry, "data_offsets");
+		uint64_t end = (uint64_t)json_integer_value(json_array_get(offsets, 1));
+		const char *dtype = json_string_value(json_object_get(entry, "dtype"));
+
+		if (strncmp(name, prefix, strlen(prefix)) || !dtype || strcmp(dtype, "BF16"))
+			continue;
+		/* the sign is in the second byte */
+		for (uint64_t i = (uint64_t)json_integer_value(json_array_get(offsets, 0)) + 1; i < end; i += 2) {
+			if (random_below(&seed, every) == 0)
+				w.data[i] ^= 0x80;
+		}
+	}
+	weights_close(&w);
 }
 
 void checkpoint_repeat_last(const struct checkpoint *checkpoint)

@@ -7,91 +7,40 @@
 #include "tests/daemon/traffic.h"
 
 #include <math.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "tests/daemon/checkpoint.h"
 #include "tests/e2e/questions.h"
-#include "tests/random.h"
 
 enum { N = 120, N_KINDS = 4, K = 4 };
 enum { HALF = 12 }; /* of one sign flipped in so many, half the drafts hold */
 
 static const char *const kinds[N_KINDS] = {"add", "count", "sort", "rev"};
 static struct question questions[N];
-static char broken[512]; /* a copy of the draft, its weights noised */
 
 /* ---- a broken draft ---- */
 
-static uint8_t *read_file(const char *folder, const char *name, size_t *ret_size)
-{
-	char path[1024];
-	struct stat st;
-	uint8_t *bytes;
-	FILE *file;
-
-	snprintf(path, sizeof(path), "%s/%s", folder, name);
-	file = fopen(path, "re");
-	assert_non_null(file);
-	assert_int_equal(fstat(fileno(file), &st), 0);
-	bytes = malloc((size_t)st.st_size);
-	assert_non_null(bytes);
-	assert_int_equal(fread(bytes, 1, (size_t)st.st_size, file), st.st_size);
-	fclose(file);
-	*ret_size = (size_t)st.st_size;
-	return bytes;
-}
-
-static void write_file(const char *name, const uint8_t *bytes, size_t size)
-{
-	char path[1024];
-	FILE *file;
-
-	snprintf(path, sizeof(path), "%s/%s", broken, name);
-	file = fopen(path, "we");
-	assert_non_null(file);
-	assert_int_equal(fwrite(bytes, 1, size, file), size);
-	assert_int_equal(fclose(file), 0);
-}
+static struct checkpoint broken; /* a copy of the draft, its weights noised */
 
 /* One weight of `every` changes its sign. */
 static void break_draft(uint32_t every)
 {
-	const char *folder = rig_draft();
-	uint64_t header, seed = 7;
-	uint8_t *bytes;
-	size_t size;
-
-	bytes = read_file(folder, "config.json", &size);
-	write_file("config.json", bytes, size);
-	free(bytes);
-	bytes = read_file(folder, "model.safetensors", &size);
-	memcpy(&header, bytes, sizeof(header));
-	for (size_t i = 8 + header + 1; i < size; i += 2) { /* bf16: the sign is in the second byte */
-		if (random_below(&seed, every) == 0)
-			bytes[i] ^= 0x80;
-	}
-	write_file("model.safetensors", bytes, size);
-	free(bytes);
+	if (broken.folder[0])
+		checkpoint_remove(&broken);
+	checkpoint_copy(&broken, rig_draft());
+	checkpoint_flip_signs(&broken, "", every);
 }
 
 static int make(void **state)
 {
 	questions_make(questions, N, 2026);
-	snprintf(broken, sizeof(broken), "%s/mimeo-draft-XXXXXX",
-		getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-	return mkdtemp(broken) ? 0 : -1;
+	return 0;
 }
 
 static int unmake(void **state)
 {
-	static const char *const names[] = {"config.json", "model.safetensors"};
-	char path[1024];
-
-	for (size_t i = 0; i < 2; i++) {
-		snprintf(path, sizeof(path), "%s/%s", broken, names[i]);
-		unlink(path);
-	}
-	return rmdir(broken);
+	if (broken.folder[0])
+		checkpoint_remove(&broken);
+	return 0;
 }
 
 /* ---- asking ---- */
@@ -114,15 +63,14 @@ static void print_rates(enum graph_mode mode, const struct engine_speculation *s
 
 /* All questions, one after the other, each answered right; tokens a verification, of each kind and of all,
  * and the account of all. */
-static struct engine_speculation ask_all(
-	const char *draft, enum graph_mode mode, double ret[N_KINDS + 1])
+static struct engine_speculation ask_all_of(const struct rig_options *options, double ret[N_KINDS + 1])
 {
-	const struct rig_options options = {.mode = mode, .draft = draft, .n_drafts = K};
+	const enum graph_mode mode = options->mode;
 	uint64_t rows[N_KINDS + 1] = {0}, tokens[N_KINDS + 1] = {0};
 	struct engine_speculation all;
 	struct rig rig;
 
-	rig_open_client(&rig, &options);
+	rig_open_client(&rig, options);
 	for (uint32_t i = 0; i < N; i++) {
 		const struct question *q = &questions[i];
 		const struct engine_speculation before = speculation(&rig);
@@ -151,6 +99,12 @@ static struct engine_speculation ask_all(
 			(unsigned)rows[k]);
 	}
 	return all;
+}
+
+static struct engine_speculation ask_all(
+	const char *draft, enum graph_mode mode, double ret[N_KINDS + 1])
+{
+	return ask_all_of(&(struct rig_options){.mode = mode, .draft = draft, .n_drafts = K}, ret);
 }
 
 static double acceptance(const struct engine_speculation *s, uint32_t i)
@@ -182,10 +136,10 @@ static void test_broken_draft_shows_in_the_acceptance_alone(void **state)
 	double yields[N_KINDS + 1];
 
 	break_draft(6);
-	ask_all(broken, GRAPH_FULL_AND_PIECEWISE, yields);
+	ask_all(broken.folder, GRAPH_FULL_AND_PIECEWISE, yields);
 	assert_true(yields[N_KINDS] > 1 && yields[N_KINDS] < 3.5);
 	break_draft(2);
-	ask_all(broken, GRAPH_NONE, yields);
+	ask_all(broken.folder, GRAPH_NONE, yields);
 	assert_true(yields[N_KINDS] < 1.5);
 }
 
@@ -204,14 +158,14 @@ static void test_output_of_half_and_of_never_accepted_drafts_is_that_without_one
 		double yields[N_KINDS + 1], held;
 
 		break_draft(drafts[d].every);
-		all = ask_all(broken, GRAPH_FULL_AND_PIECEWISE, yields);
+		all = ask_all(broken.folder, GRAPH_FULL_AND_PIECEWISE, yields);
 		held = acceptance(&all, 0);
 		printf("# one sign in %u flipped: the first draft holds in %.0f %%\n",
 			drafts[d].every, 100 * held);
 		assert_true(held >= drafts[d].least && held <= drafts[d].most);
 		for (uint32_t m = 0; m < 4; m++) {
 			const struct rig_options options = {
-				.mode = modes[m], .draft = broken, .n_drafts = 1 + 2 * m};
+				.mode = modes[m], .draft = broken.folder, .n_drafts = 1 + 2 * m};
 
 			traffic_run(&options, modes[m], &traffic_ladders[m % 3], 64, m);
 		}
