@@ -12,7 +12,7 @@
 #include "examples/make-checkpoint/files.h"
 
 #define TENSORS_A_LAYER 16u /* and three an expert */
-#define TENSORS_BESIDE 5u   /* embedding, norm, head; fc, norm, head, d2t, t2d */
+#define TENSORS_BESIDE 7u   /* embedding, norm, head, four of an MTP head; or fc, norm, head, d2t, t2d */
 #define NAME_SHOWN 79       /* of a name in errors */
 
 static const struct {
@@ -108,6 +108,12 @@ static bool model_has_experts(const struct model *model)
 	return model_may_have(model, EXPERTS);
 }
 
+/* As published checkpoints of the family do. */
+static bool model_has_mtp(const struct model *model)
+{
+	return model->family == DEEPSEEK_V3;
+}
+
 static bool model_is_draft(const struct model *model)
 {
 	return model->family == EAGLE || model->family == EAGLE3;
@@ -185,7 +191,7 @@ static size_t model_max_tensors(const struct model *model)
 	const uint32_t *n = model->shape.n;
 	size_t experts = model_has_experts(model) ? (size_t)3 * n[EXPERTS] : 0;
 
-	return n[LAYERS] * (TENSORS_A_LAYER + experts) + TENSORS_BESIDE;
+	return ((size_t)n[LAYERS] + model_has_mtp(model)) * (TENSORS_A_LAYER + experts) + TENSORS_BESIDE;
 }
 
 static struct tensor *model_next_tensor(struct model *model)
@@ -347,6 +353,20 @@ static void model_list_draft(struct model *model)
 	model_add_ids(model, T2D, n[VOCAB], "t2d");
 }
 
+/* The layer behind the last. Files of DeepSeek repeat the embedding and the head in it, which nobody needs. */
+static void model_list_mtp(struct model *model)
+{
+	const uint32_t *n = model->shape.n;
+	char layer[32];
+
+	snprintf(layer, sizeof(layer), "model.layers.%u", n[LAYERS]);
+	model_add(model, NORM, 1, 0, n[HIDDEN], "%s.enorm.weight", layer);
+	model_add(model, NORM, 1, 0, n[HIDDEN], "%s.hnorm.weight", layer);
+	model_add(model, MATRIX, 1, n[HIDDEN], 2 * (uint64_t)n[HIDDEN], "%s.eh_proj.weight", layer);
+	model_add_layer(model, layer, true);
+	model_add(model, NORM, 1, 0, n[HIDDEN], "%s.shared_head.norm.weight", layer);
+}
+
 static void model_list_target(struct model *model)
 {
 	const uint32_t *n = model->shape.n;
@@ -360,6 +380,8 @@ static void model_list_target(struct model *model)
 	model_add(model, NORM, 1, 0, n[HIDDEN], "model.norm.weight");
 	if (!n[TIED])
 		model_add(model, MATRIX, 1, n[VOCAB], n[HIDDEN], "lm_head.weight");
+	if (model_has_mtp(model))
+		model_list_mtp(model);
 }
 
 int model_list(struct model *model)
@@ -417,6 +439,8 @@ static void model_print_deepseek(const struct model *model, FILE *file)
 		"  \"first_k_dense_replace\": %u,\n  \"moe_layer_freq\": 1,\n",
 		n[RANK], n[NOPE], n[ROPE], n[VALUE], n[EXPERTS], n[ACTIVE], n[SHARED],
 		n[EXPERT_INNER], n[GROUPS], n[GROUPS_ACTIVE], n[DENSE]);
+	if (model_has_mtp(model))
+		fprintf(file, "  \"num_nextn_predict_layers\": 1,\n");
 	fprintf(file,
 		"  \"topk_method\": \"%s\",\n  \"scoring_func\": \"%s\",\n"
 		"  \"norm_topk_prob\": %s,\n  \"routed_scaling_factor\": %s,\n"

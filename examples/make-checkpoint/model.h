@@ -10,8 +10,8 @@
  * root of twice the layers (as GPT-2 does), norms are 1 +- 0.1, biases +- 0.1: activations and
  * logits keep the size of one at any depth.
  *
- * A draft (eagle, eagle3) is made for the target that the same numbers make: it has one layer
- * whatever they say. An eagle3's vocabulary is every so manieth id of the target's.
+ * A deepseek_v3 has an MTP head. A draft (eagle, eagle3) is made for the target that the same
+ * numbers make: it has one layer whatever they say. An eagle3's vocabulary is every so manieth id of the target's.
  */
 
 #include <stdbool.h>

@@ -47,6 +47,20 @@ static void test_eagle_is_loaded_for_the_model_of_its_sizes(void **state)
 	unload(&p);
 }
 
+static void test_deepseek_v3_has_an_mtp_head(void **state)
+{
+	struct pair p;
+
+	must_make("a", OPTIONS("--family", "deepseek_v3", "--layers", "3", "--hidden", "96"));
+	p = load("a", "a");
+	assert_int_equal(p.draft->config.family, MODEL_MTP);
+	assert_int_equal(p.draft->config.first_layer, 3);
+	assert_int_equal(p.draft->fc.cols, 2 * 96);
+	assert_non_null(p.draft->layers[0].router.data);
+	assert_int_equal(p.target->unused.n, 0);
+	unload(&p);
+}
+
 static void test_eagle3_knows_ids_at_equal_distances(void **state)
 {
 	struct pair p;
@@ -113,6 +127,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		MAKING(test_eagle_is_loaded_for_the_model_of_its_sizes),
+		MAKING(test_deepseek_v3_has_an_mtp_head),
 		MAKING(test_eagle3_knows_ids_at_equal_distances),
 		MAKING(test_eagle3_for_a_model_of_too_few_layers_is_noted),
 		MAKING(test_t2d_marks_the_ids_that_d2t_leads_to),
