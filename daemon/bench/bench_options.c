@@ -54,7 +54,7 @@ static const struct option_row {
 	{{"seconds", "N", "how long tokens of both users are counted"}, NUMBER, TO(seconds), 1, 3600, "seconds"},
 	{{"prefix", "N", "first tokens that all prompts share"}, NUMBER, TO(prefix), 0, 1u << 20, "tokens"},
 	{{"seed", "N", "of lengths and prompts"}, NUMBER, TO(seed), 1, UINT32_MAX},
-	{{"draft", "DIR", "draft model (default: tinycalc's, or one made for --shape)"}, WORD, TO(draft)},
+	{{"draft", "DIR", "draft model, or mtp (default: tinycalc's, or one made for --shape)"}, WORD, TO(draft)},
 	{{"draft-tokens", "N", "draft tokens per row and step"}, NUMBER, TO(draft_tokens), 1, SPECULATE_MAX, "tokens"},
 	{{"text", "TEXT", "prompt instead of --prompt, for a vocabulary of bytes; perplexity: the file with the text"},
 		WORD, TO(text)},

@@ -68,17 +68,18 @@ static int model_floor_draft(const struct floor_work *work, const struct model *
 {
 	struct model_config config;
 	struct model *draft;
-	int rc = draft_config_load(work->options->draft, &config, error);
+	const char *directory = draft_directory(work->options->draft, work->options->model_dir);
+	int rc = draft_config_load(directory, &config, error);
 
 	if (rc)
 		return rc;
 	config.kv_fp8 = target->config.kv_fp8;
-	rc = draft_load(work->options->draft, &config, target, NULL, NULL, &draft, error);
+	rc = draft_load(directory, &config, target, NULL, NULL, &draft, error);
 	model_config_deinit(&config);
 	if (rc)
 		return rc;
 	uint64_t fc = model_floor_weight(&draft->fc);
-	bool every_pass = draft->config.family == MODEL_EAGLE;
+	bool every_pass = draft->config.family != MODEL_EAGLE3;
 	work->floor->draft_bytes = model_floor_weights(draft) + (every_pass ? fc : 0);
 	work->floor->draft_once_bytes = every_pass ? 0 : fc;
 	work->floor->draft_token_bytes = model_floor_cache(&draft->config, info, 1, 1);

@@ -50,7 +50,7 @@ struct config_model {
 	char kv_dtype[16];      /* likewise */
 	char attention[16]; /* "auto", "naive", "paged", ... */
 	struct mask_text mask; /* of requests that bring none */
-	char draft[CONFIG_FOLDER_MAX]; /* its folder; "": none */
+	char draft[CONFIG_FOLDER_MAX]; /* its folder, or "mtp", the model's own head; "": none */
 	uint32_t draft_tokens;
 	uint32_t kv_pages;  /* 0: see kv_bytes */
 	uint64_t kv_bytes;  /* 0, with kv_pages 0: the default, see mimeod.conf(5) */
@@ -119,7 +119,7 @@ enum config_kind {
 	CONFIG_CHOICE,   /* char[16] */
 	CONFIG_MODE,     /* enum graph_mode */
 	CONFIG_MASK,     /* struct mask_text */
-	CONFIG_FOLDER,   /* char[CONFIG_FOLDER_MAX]; "none" is "", and a folder of that name ./none */
+	CONFIG_FOLDER,   /* char[CONFIG_FOLDER_MAX]; "none" is ""; a folder of that name is ./none, and one named mtp ./mtp */
 	CONFIG_LEVEL,    /* enum log_level */
 	CONFIG_DEVICE,   /* char[16] */
 	CONFIG_SOCKET,   /* char[CONFIG_SOCKET_MAX] */

@@ -7,11 +7,12 @@
 static uint32_t startup_check_draft(const struct config_model *options, const struct model_config *target, FILE *out)
 {
 	struct model_error error = {.text = ""};
+	const char *directory = draft_directory(options->draft, options->dir);
 	struct model_config draft;
 
-	int rc = draft_config_load(options->draft, &draft, &error);
+	int rc = draft_config_load(directory, &draft, &error);
 	if (rc == 0) {
-		rc = draft_check(options->draft, &draft, target, &error);
+		rc = draft_check(directory, &draft, target, &error);
 		model_config_deinit(&draft);
 	}
 	if (rc < 0)

@@ -63,8 +63,9 @@ static int startup_draft_choose_attention(struct startup_model *model, const str
 			"model %s: draft: attention %s needs the lengths of sequences on the host, which "
 			"are known only on the device: use another --attention or --draft none",
 			name, model->attention->name);
-	int rc = attention_choose("auto", &attention, &model->draft_attention, &model->draft_support,
-		why, sizeof(why));
+	/* A setting that serves latent attention serves that of an MTP head as well. */
+	int rc = attention_choose(model->draft.latent.rank ? model->options->attention : "auto", &attention,
+		&model->draft_attention, &model->draft_support, why, sizeof(why));
 	if (rc < 0)
 		return startup_refuse(error, rc, "model %s: draft: attention: %s", name, why);
 	log_debug("model %s: draft: attention: %s", name, why);
@@ -74,7 +75,8 @@ static int startup_draft_choose_attention(struct startup_model *model, const str
 int startup_draft_examine(struct startup_model *model, const struct config *config,
 	const struct device *device, const struct device_info *info, struct startup_error *error)
 {
-	const char *dir = model->options->draft, *name = model->options->name;
+	const char *dir = draft_directory(model->options->draft, model->options->dir);
+	const char *name = model->options->name;
 	struct model_error model_error = {.text = ""};
 	uint64_t bytes;
 
@@ -113,8 +115,8 @@ int startup_draft_load(const struct startup_model *model, struct engine_model_op
 
 	if (!model->has_draft)
 		return 0;
-	int rc = draft_load(model->options->draft, &model->draft, options->model, NULL, NULL,
-		&options->draft, &model_error);
+	int rc = draft_load(draft_directory(model->options->draft, model->options->dir), &model->draft,
+		options->model, NULL, NULL, &options->draft, &model_error);
 	if (rc != 0)
 		return startup_refuse(
 			error, rc, "model %s: draft: %s", model->options->name, model_error.text);

@@ -232,7 +232,7 @@ static void startup_model_log_unused(const char *name, const struct model_unused
 			name, unused->n, unused->n == 1 ? "" : "s", unused->n == 1 ? "is" : "are",
 			unused->first);
 	if (unused->n_prediction)
-		log_info("model %s: tensors of layers that predict further tokens, not used: %u", name,
+		log_info("model %s: tensors of layers that predict further tokens, which --draft mtp uses: %u", name,
 			unused->n_prediction);
 	if (unused->n_buffers)
 		log_debug("model %s: buffers of rotary frequencies, not used: %u", name,

@@ -32,7 +32,7 @@ static const char *folder_of(const char *below)
 enum { VERIFY = 1, BEGIN = 2, ADVANCE = 4 }; /* ops of speculation */
 
 struct examination {
-	const char *target, *draft; /* folders; draft: NULL for none */
+	const char *target, *draft; /* folders; draft: NULL for none, or "mtp" */
 	unsigned without;           /* ops that the device is examined without */
 	const char *attention;      /* NULL: "auto" */
 	uint32_t n_drafts;          /* 0: 4 */
@@ -85,7 +85,8 @@ static int examine(struct examination *e)
 		kernels.draft_advance = NULL;
 	snprintf(options.attention, sizeof(options.attention), "%s", e->attention ? e->attention : "auto");
 	if (e->draft)
-		snprintf(options.draft, sizeof(options.draft), "%s", folder_of(e->draft));
+		snprintf(options.draft, sizeof(options.draft), "%s",
+			strcmp(e->draft, "mtp") ? folder_of(e->draft) : "mtp");
 	rc = examine_on(e, &examined, &info, &options);
 	free(options.dir);
 	device->ops->free(device);
@@ -183,6 +184,22 @@ static void test_latent_target_takes_a_draft_but_not_by_lengths_on_the_host(void
 	}
 }
 
+static void test_mtp_is_the_head_in_the_targets_folder_with_the_targets_attention(void **state)
+{
+	static const char *const attentions[] = {"mla", "mla_planned", "naive"};
+
+	for (int i = 0; i < 3; i++) {
+		struct examination e = {"tests/data/drafts/mtp", "mtp", .attention = attentions[i]};
+		int rc = examine(&e);
+
+		assert_int_equal(rc, i == 2 || !e.speculates ? -ENOTSUP : 0);
+		if (rc == 0) {
+			assert_string_equal(e.draft_attention, attentions[i]);
+			assert_true(e.memory.draft_weights_bytes > 0);
+		}
+	}
+}
+
 /* ---- what the target's attention is asked for ---- */
 
 static uint32_t decode_query; /* the longest that it was asked for */
@@ -222,6 +239,7 @@ int main(void)
 		cmocka_unit_test(test_drafts_share_of_memory_is_what_it_adds),
 		cmocka_unit_test(
 			test_latent_target_takes_a_draft_but_not_by_lengths_on_the_host),
+		cmocka_unit_test(test_mtp_is_the_head_in_the_targets_folder_with_the_targets_attention),
 		cmocka_unit_test(
 			test_decode_graphs_are_for_verifications_where_there_is_a_draft),
 	};

@@ -46,6 +46,14 @@ static void test_draft_beside_attention_that_needs_lengths_on_the_host_is_refuse
 	assert_false(daemon_log_has(*state, "of weights in"));
 }
 
+static void test_mtp_is_the_models_own_head_where_it_has_one(void **state)
+{
+	daemon_option(*state, "--draft", "mtp");
+	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc: draft: ",
+		"architectures \"LlamaForCausalLM\" is not a draft model");
+	assert_false(daemon_log_has(*state, "of weights in"));
+}
+
 static void test_drafts_that_no_step_has_room_for_are_refused(void **state)
 {
 	daemon_option(*state, "--draft", draft_folder("examples/models/tinycalc-eagle"));
@@ -101,6 +109,7 @@ int main(void)
 		OWN(test_draft_of_another_target_is_refused_with_the_field),
 		OWN(test_model_that_is_no_draft_is_refused_as_one),
 		OWN(test_draft_beside_attention_that_needs_lengths_on_the_host_is_refused),
+		OWN(test_mtp_is_the_models_own_head_where_it_has_one),
 		OWN(test_drafts_that_no_step_has_room_for_are_refused),
 		OWN(test_draft_that_the_command_line_switches_off_is_not_looked_at),
 		OWN(test_memory_that_a_draft_takes_is_named),

@@ -38,6 +38,7 @@ static void test_config_draft_is_switched_off_by_none(void **state)
 		{"[mimeod]\ndraft = /d\n[model m]\ndir = d\ndraft = none\n", "", ""},
 		{"[mimeod]\ndraft = none\n[model m]\ndir = d\n", "--draft m=/l", "/l"},
 		{"[model m]\ndir = d\ndraft = none\n", "--draft ./none", "./none"},
+		{"[model m]\ndir = d\ndraft = mtp\n", "", "mtp"},
 	};
 	struct config config;
 	char shown[64];
