@@ -131,6 +131,25 @@ static void test_a_verification_yields_4_4_tokens_whatever_graphs_run_it(void **
 		assert_true(fabs(acceptance(&all[0], i) - acceptance(&all[1], i)) < 0.02);
 }
 
+/* K passes of one head; each mode of graphs, and each plan of latent attention. */
+static void test_a_verification_of_an_mtp_heads_tokens_yields_3_whatever_graphs_run_it(void **state)
+{
+	static const enum graph_mode modes[] = {
+		GRAPH_NONE, GRAPH_PIECEWISE, GRAPH_FULL_DECODE_ONLY, GRAPH_FULL_AND_PIECEWISE};
+	const char *folder = rig_source("examples/models/tinycalc-mtp");
+	double first[N_KINDS + 1], more[N_KINDS + 1];
+
+	for (uint32_t i = 0; i < 4; i++) {
+		const struct rig_options options = {.mode = modes[i], .model = folder, .draft = folder,
+			.attention = i % 2 ? "mla_planned" : "mla", .n_drafts = K};
+
+		ask_all_of(&options, i ? more : first);
+		for (uint32_t k = 0; i && k <= N_KINDS; k++)
+			assert_true(fabs(more[k] - first[k]) < 5e-4);
+	}
+	assert_true(first[N_KINDS] >= 3);
+}
+
 static void test_broken_draft_shows_in_the_acceptance_alone(void **state)
 {
 	double yields[N_KINDS + 1];
@@ -176,6 +195,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_verification_yields_4_4_tokens_whatever_graphs_run_it),
+		cmocka_unit_test(test_a_verification_of_an_mtp_heads_tokens_yields_3_whatever_graphs_run_it),
 		cmocka_unit_test(test_broken_draft_shows_in_the_acceptance_alone),
 		cmocka_unit_test(test_output_of_half_and_of_never_accepted_drafts_is_that_without_one),
 	};

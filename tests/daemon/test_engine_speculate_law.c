@@ -9,6 +9,16 @@
 
 #include "tests/kernels/distribution.h"
 
+/* tinycalc, or what another program of this file sets */
+#ifdef LAW_MTP
+#define LAW_FOLDER rig_source("examples/models/tinycalc-mtp")
+#define LAW_MODEL .model = LAW_FOLDER, .draft = LAW_FOLDER, .attention = "mla_planned"
+#define LAW_HEAT 2.f /* surer of itself than tinycalc */
+#else
+#define LAW_MODEL
+#define LAW_HEAT 1.f
+#endif
+
 enum { K = 4, VOCAB = 256, N = 1600, TOGETHER = 16, DEPTH = 3, LEAVES_MAX = N / 5 + 1 };
 
 static struct rig plain_rig, drafting_rig;
@@ -192,11 +202,11 @@ static void check_law(const char *text, const struct mimeo_sampling *sampling)
 }
 
 static const struct mimeo_sampling settings[] = {
-	{.temperature = 1, .top_p = 1},
-	{.temperature = 1.5f, .top_p = 1, .top_k = 12},
-	{.temperature = 1.5f, .top_p = 0.8f},
-	{.temperature = 2, .top_p = 1, .min_p = 0.05f},
-	{.temperature = 1.5f, .top_p = 0.9f, .top_k = 20, .min_p = 0.02f},
+	{.temperature = LAW_HEAT * 1, .top_p = 1},
+	{.temperature = LAW_HEAT * 1.5f, .top_p = 1, .top_k = 12},
+	{.temperature = LAW_HEAT * 1.5f, .top_p = 0.8f},
+	{.temperature = LAW_HEAT * 2, .top_p = 1, .min_p = 0.05f},
+	{.temperature = LAW_HEAT * 1.5f, .top_p = 0.9f, .top_k = 20, .min_p = 0.02f},
 };
 enum { N_SETTINGS = sizeof(settings) / sizeof(settings[0]) };
 
@@ -261,10 +271,10 @@ static void test_rows_without_drafts_sample_the_same_beside_verifications(void *
 
 static int open_rigs(void **state)
 {
-	rig_open(&plain_rig, &(struct rig_options){.mode = GRAPH_NONE});
+	rig_open(&plain_rig, &(struct rig_options){.mode = GRAPH_NONE, LAW_MODEL});
 	rig_attach(&plain_rig, &plain, 8);
 	rig_open(&drafting_rig, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE,
-		.n_drafts = K, .max_batch_tokens = TOGETHER * (1 + K)});
+		.n_drafts = K, .max_batch_tokens = TOGETHER * (1 + K), LAW_MODEL});
 	rig_attach(&drafting_rig, &drafting, 64);
 	return 0;
 }

@@ -89,11 +89,18 @@ struct reference {
 
 static void reference_init(struct reference *r, const char *draft)
 {
+	const bool is_tinycalc = !strncmp(draft, "tinycalc-", 9);
 	char below[128], path[512];
+	json_t *file;
 
-	snprintf(below, sizeof(below), "tests/data/drafts/%s/reference.json", draft);
+	if (is_tinycalc)
+		snprintf(below, sizeof(below), "examples/models/%s/golden.json", draft);
+	else
+		snprintf(below, sizeof(below), "tests/data/drafts/%s/reference.json", draft);
 	source_path(below, path);
-	r->root = load_reference(path);
+	file = load_reference(path);
+	r->root = json_incref(is_tinycalc ? json_object_get(file, "head") : file);
+	json_decref(file);
 	r->n_ids = integers(json_object_get(r->root, "ids"), r->ids, RIG_TOKENS);
 	r->n_proposed = integers(json_object_get(r->root, "guesses"), r->proposed, PROPOSED_MAX);
 }
@@ -472,6 +479,7 @@ int main(void)
 		REFERENCE("eagle3_matches_reference_with_naive_attention", "eagle3", "naive"),
 		REFERENCE("mtp_matches_reference", "mtp", "mla"),
 		REFERENCE("mtp_matches_reference_with_a_plan", "mtp", "mla_planned"),
+		REFERENCE("shipped_mtp_matches_reference", "tinycalc-mtp", "mla"),
 		OF_EACH(test_prompt_in_chunks_leaves_the_same_bits_as_in_one),
 		OF(test_decode_is_a_prompt_conditioned_on_its_own_output, "tinycalc-eagle"),
 		OF(test_decode_is_a_prompt_conditioned_on_its_own_output, "eagle"),

@@ -142,6 +142,7 @@ static struct checkpoint checkpoints[] = {
 	{"examples/models/tinycalc", "golden.json", true, false},
 	{"examples/models/tinycalc-mla", "golden.json", true, true},
 	{"examples/models/tinycalc-moe", "golden.json", true, true},
+	{"examples/models/tinycalc-mtp", "golden.json", true, true},
 	CHECKPOINT("llama-old-rope-theta"),
 	CHECKPOINT("llama-rope-linear"),
 	CHECKPOINT("llama-rope-llama3"),
