@@ -42,7 +42,7 @@ void ladder_default(struct ladder *ret, uint32_t max_batch_tokens, uint32_t max_
 
 uint32_t ladder_wide(uint32_t tokens)
 {
-	return tokens < 4 ? tokens : tokens & ~((0x80000000u >> __builtin_clz(tokens)) / 4 - 1);
+	return tokens < 4 ? tokens : tokens - tokens % rows_class_step(tokens);
 }
 
 static int ladder_ascending(const void *a, const void *b)

@@ -14,9 +14,10 @@
 #include <stdint.h>
 
 #include "daemon/graph/mode.h"
+#include "kernels/rows_class.h"
 
 #define LADDER_MAX 1024
-#define LADDER_DEFAULT_MAX 512u /* tokens of the default's largest graph, if no decode is wider */
+#define LADDER_DEFAULT_MAX ROWS_CLASS_WIDE /* tokens of the default's largest graph, if no decode is wider */
 
 struct ladder {
 	uint32_t n;
@@ -31,8 +32,8 @@ void ladder_default(struct ladder *ret, uint32_t max_batch_tokens, uint32_t max_
 int ladder_user(struct ladder *ret, const uint32_t *sizes, size_t n, uint32_t max_batch_tokens,
 	uint32_t *ret_bad);
 
-/* The number of tokens rounded down to a quarter of a power of two: the sizes of steps too wide for a graph. Products
- * choose their kernels for each (kernels/cuda/gemm_plan.c), whose tiles such a number of rows fills. */
+/* tokens, rounded down to a multiple of a quarter of the largest power of two that does not exceed it: 2048, 1792, 1536,
+ * 1280, 1024, 896 ... They are the upper ends of the classes of rows for which products choose kernels (rows_class.h). */
 uint32_t ladder_wide(uint32_t tokens);
 
 struct descriptor {

@@ -190,6 +190,8 @@ const void *pass_attended(struct pass *p, uint32_t layer)
 	pass_gather(p, p->b->attention, index, a->n_tokens, model_attention_width(c), p->b->qkv);
 	pass_gather(p, p->b->residual, index, a->n_tokens, c->hidden_size, p->b->normed);
 	pass_gather(p, p->b->normed, NULL, a->n_last, c->hidden_size, p->b->residual);
+	/* slot_mapping stays that of the first n_last tokens: a pass without a graph has no padding, so none of them is
+	 * -1, and experts read nothing else of it. */
 	p->last = *a;
 	p->last.n_tokens = a->n_last;
 	p->args = &p->last;

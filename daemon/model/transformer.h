@@ -45,8 +45,9 @@ struct model_pass {
 	const struct model_buffers *buffers;
 	uint32_t n_tokens, n_rows; /* what to launch: padded under FULL, real when eager */
 	bool last_only; /* of the step's record (kernels/step.h): one row of logits a row */
-	/* 0, or n_rows: no result of any token but the rows' last is read, so only those pass through what follows
-	 * the last layer's attention. Their hidden states are then in last_hidden, and normed has none. */
+	/* 0: all tokens pass through the last layer. Else n_rows: only the last token of each row is read, so only
+	 * those pass through what follows the last attention; their hidden states are in last_hidden, and normed is not
+	 * valid. */
 	uint32_t n_last;
 	const struct attention_backend *attention;
 	struct attention_metadata *metadata; /* built for this batch */

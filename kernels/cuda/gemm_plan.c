@@ -11,6 +11,7 @@
  */
 
 #include "kernels/cuda/gemm.h"
+#include "kernels/rows_class.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -26,9 +27,9 @@
  * kernels that are as fast in a timing: on an H200, 7 to 11 % for 8B's gate_up of 512 to 1280 rows. */
 #define POWER_ROWS_MIN 257u
 #define POWER_FACTOR 1.08f
-/* By how much a way must be faster than a better-ranked one. At the power limit those that are a little faster in a timing
- * may be slower: on an H200, 8B's down of 2048 rows, TFLOP/s in a timing and loaded: the first in rank 675 and 661,
- * another 687 and 590. */
+/* How much faster a candidate must be than one that is ranked higher. At the power limit a small lead in a timing may be
+ * lost: 8B's down projection of 2048 rows on an H200: first in rank 675 TFLOP/s timed, 661 under load; another kernel
+ * 687 and 590. */
 #define SPREAD 0.02f
 #define POWER_SPREAD 0.05f
 
@@ -164,13 +165,13 @@ static int gemm_plan_choose(
 
 /* ---- plans ---- */
 
-/* Classes are as fine as the default ladder up to 512 rows. */
+/* Classes are as fine as the default ladder up to ROWS_CLASS_WIDE rows. */
 static uint32_t gemm_plan_rows_class(uint32_t rows)
 {
 	uint32_t step = 1;
 
-	if (rows > 512)
-		step = (0x80000000u >> __builtin_clz(rows)) / 4;
+	if (rows > ROWS_CLASS_WIDE)
+		step = rows_class_step(rows);
 	else if (rows > 256)
 		step = 16;
 	else if (rows > 16)

@@ -55,7 +55,7 @@ static void test_ladder_default_always_holds_its_exact_maximum(void **state)
 	assert_int_equal(ladder.sizes[ladder.n - 1], 1u << 20);
 }
 
-static void test_sizes_of_wide_steps_are_quarters_of_a_power_of_two(void **state)
+static void test_wide_sizes_are_multiples_of_a_quarter_of_a_power_of_two(void **state)
 {
 	static const uint32_t sizes[] = {2049, 2048, 1792, 1536, 1280, 1024, 896, 768, 640, 512};
 
@@ -354,7 +354,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_ladder_default_has_the_documented_sizes),
 		cmocka_unit_test(test_ladder_default_always_holds_its_exact_maximum),
-		cmocka_unit_test(test_sizes_of_wide_steps_are_quarters_of_a_power_of_two),
+		cmocka_unit_test(test_wide_sizes_are_multiples_of_a_quarter_of_a_power_of_two),
 		cmocka_unit_test(test_ladder_of_a_user_is_sorted_made_distinct_and_otherwise_kept),
 		cmocka_unit_test(test_ladder_of_a_user_out_of_range_is_an_error_not_a_drop),
 		cmocka_unit_test(test_decode_family_rounds_up_to_the_query_and_covers_the_widest),

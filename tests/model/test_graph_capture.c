@@ -124,6 +124,7 @@ struct world {
 	struct graph_set graphs;
 	struct executor executor;
 	uint32_t vocab;
+	uint32_t n_positions; /* of steps: tokens of which results are read */
 	float *logits, *expected; /* [RIG_ROWS, vocab] */
 };
 
@@ -226,6 +227,7 @@ static void run_rows(struct world *w, const struct graph_entry *entry, uint32_t 
 		query_lens[r] = n_tokens;
 		seq_lens[r] = starts[r] + n_tokens;
 	}
+	slot->n_positions = w->n_positions;
 	/* Results of an earlier step must not pass for this one's. */
 	MUST(w->rig.device->ops->fill_async(
 		w->rig.stream, w->rig.buffers.residual, 0xff, w->context.pool_bytes));
@@ -396,6 +398,36 @@ static void test_dropped_graph_is_captured_again_with_its_plan(void **state)
 	assert_replay(w, entry, 2, 0);
 }
 
+static void test_eager_pass_ends_with_its_rows_last_tokens_if_no_others_are_read(void **state)
+{
+	const uint32_t starts[] = {0, 0, 0, 0};
+	struct world *w = *state;
+
+	run_rows(w, NULL, 2, 8, starts, w->logits);
+	assert_int_equal(w->executor.eager.n_last, 2);
+	w->n_positions = 1;
+	run_rows(w, NULL, 2, 8, starts, w->expected);
+	assert_int_equal(w->executor.eager.n_last, 0);
+	assert_memory_equal(w->logits, w->expected, 2 * w->vocab * sizeof(float));
+}
+
+static void test_graph_in_pieces_computes_all_tokens_to_the_end(void **state)
+{
+	const uint32_t starts[] = {0, 0, 0, 0};
+	struct world *w = *state;
+
+	capture_all(w);
+	run_rows(w, NULL, 2, 2, starts, w->logits);
+	for (uint32_t i = 0; i < w->graphs.n; i++) {
+		if (!in_pieces(&w->graphs.entries[i]) || w->graphs.entries[i].descriptor.tokens < 4)
+			continue;
+		run_rows(w, &w->graphs.entries[i], 2, 2, starts, w->expected);
+		assert_int_equal(w->executor.eager.n_last, 0);
+		return;
+	}
+	fail_msg("no graph in pieces");
+}
+
 #define world_test(test) cmocka_unit_test_setup_teardown(test, world_setup, world_teardown)
 
 int main(void)
@@ -407,6 +439,8 @@ int main(void)
 			test_replay_after_lazy_plan_uses_new_lengths_whatever_was_captured_last),
 		world_test(test_host_numbers_of_a_graph_are_the_same_at_warm_up_capture_and_replay),
 		world_test(test_dropped_graph_is_captured_again_with_its_plan),
+		world_test(test_eager_pass_ends_with_its_rows_last_tokens_if_no_others_are_read),
+		world_test(test_graph_in_pieces_computes_all_tokens_to_the_end),
 	};
 
 	return cmocka_run_group_tests_name("graph capture", tests, NULL, NULL);

@@ -286,7 +286,8 @@ static int runner_warm_up_eager(struct runner *runner, uint32_t n_tokens)
 	return rc ? rc : runner->device->ops->stream_sync(lane);
 }
 
-/* A pass of each size for which products choose their kernels, where no graph's warm-up has the size. */
+/* Products choose their kernels by the number of rows, unless they are invariant: one eager pass for each class above
+ * those of the graphs. */
 static int runner_warm_up_wide(struct runner *runner)
 {
 	uint32_t n_tokens = runner_warm_up_tokens(runner);
@@ -295,7 +296,7 @@ static int runner_warm_up_wide(struct runner *runner)
 	do {
 		rc = runner_warm_up_eager(runner, n_tokens);
 		n_tokens = ladder_wide(n_tokens - 1);
-	} while (!rc && n_tokens > LADDER_DEFAULT_MAX);
+	} while (!rc && n_tokens > LADDER_DEFAULT_MAX && !runner->model->deterministic);
 	return rc;
 }
 
