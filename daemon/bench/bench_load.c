@@ -57,7 +57,7 @@ static void load_counters(struct results *results, const struct served *run)
 	results_value(results, "cached_tokens", NULL, TABLE_COUNT,
 		served_count(run, "mimeo_cached_tokens_total", NULL));
 	results_seconds(results, "step_mean_s", NULL,
-		served_count(run, "mimeo_lane_nanoseconds_total", NULL) * 1e-9 / steps);
+		served_count(run, "mimeo_lane_seconds_total", NULL) / steps);
 	results_number(results, "padded_percent", NULL, 100 * padded / (padded + in));
 	load_eager(results, run);
 	if (!run->models)

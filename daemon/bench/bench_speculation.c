@@ -26,8 +26,7 @@ static double speculation_count(const struct served *run, const char *name)
 /* Mean time of a step, including draft passes. */
 static double speculation_step(const struct served *run)
 {
-	return speculation_count(run, "mimeo_lane_nanoseconds_total") /
-	       speculation_count(run, "mimeo_steps_total") * 1e-9;
+	return speculation_count(run, "mimeo_lane_seconds_total") / speculation_count(run, "mimeo_steps_total");
 }
 
 /* How often the draft token of each position was accepted. */
@@ -58,9 +57,9 @@ static void speculation_row(const struct bench_options *o, const struct served *
 	double step = speculation_step(run), drafts = n_drafts ? 1 : NAN;
 	double floor = model_floor_seconds(floors, n_drafts, clients->n, o->prompt + o->tokens / 2);
 	double steps = speculation_count(run, "mimeo_steps_total");
-	double gap = speculation_count(run, "mimeo_lane_gap_nanoseconds_total");
-	double work = speculation_count(run, "mimeo_engine_work_nanoseconds_total");
-	double time = speculation_count(run, "mimeo_lane_nanoseconds_total") + gap;
+	double gap = speculation_count(run, "mimeo_lane_gap_seconds_total");
+	double work = speculation_count(run, "mimeo_engine_work_seconds_total");
+	double time = speculation_count(run, "mimeo_lane_seconds_total") + gap;
 	double rows = drafts * speculation_count(run, "mimeo_verified_rows_total");
 	double tokens = drafts * speculation_count(run, "mimeo_verified_tokens_total");
 	double rate = clients_steady_rate(clients);
@@ -77,17 +76,17 @@ static void speculation_row(const struct bench_options *o, const struct served *
 	results_value(results, "steps", "STEPS", TABLE_COUNT, steps);
 	results_seconds(results, "step_mean_s", "STEP", step);
 	results_seconds(results, "draft_mean_s", "DRAFT",
-		drafts * speculation_count(run, "mimeo_draft_nanoseconds_total") /
-			speculation_count(run, "mimeo_draft_steps_total") * 1e-9);
+		drafts * speculation_count(run, "mimeo_draft_seconds_total") /
+			speculation_count(run, "mimeo_draft_steps_total"));
 	results_seconds(results, "floor_s", "FLOOR", floor);
 	results_number(results, "ratio", "RATIO", step / floor);
 	results_number(results, "break_even", "BREAK-EVEN", drafts * step / speculation_step(without));
 	results_number(results, "tokens_per_verification", "PER VERIFICATION", tokens / rows);
 	speculation_acceptance(results, run, n_drafts);
 	results_seconds(results, "gap_mean_s", "GAP",
-		gap / speculation_count(run, "mimeo_lane_gaps_total") * 1e-9);
+		gap / speculation_count(run, "mimeo_lane_gaps_total"));
 	results_number(results, "idle_percent", "IDLE, %", 100 * gap / time);
-	results_seconds(results, "engine_s", "ENGINE", work / steps * 1e-9);
+	results_seconds(results, "engine_s", "ENGINE", work / steps);
 	results_number(
 		results, "engine_idle_percent", "ENGINE IDLE, %", fmax(0, 100 - 100 * work / time));
 	results_value(results, "verified_rows", NULL, TABLE_COUNT, rows);

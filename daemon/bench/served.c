@@ -70,8 +70,7 @@ double served_count(const struct served *run, const char *name, const char *labe
 {
 	if (!run->before || !run->metrics)
 		return NAN;
-	return (double)(answer_metric(run->metrics, name, label) -
-			answer_metric(run->before, name, label));
+	return answer_metric(run->metrics, name, label) - answer_metric(run->before, name, label);
 }
 
 int served_floors(const struct bench_options *options, struct replay_run *ret)

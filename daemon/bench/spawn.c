@@ -258,22 +258,6 @@ int target_ask(const struct target *target, const char *op, struct answer **ret)
 	return 0;
 }
 
-uint64_t answer_metric(const struct answer *metrics, const char *name, const char *label)
-{
-	uint64_t sum = 0;
-	char text[64];
-
-	for (size_t row = 0; row < metrics->n_rows; row++) {
-		if (strcmp(answer_text(metrics, row, "name", text, sizeof(text)), name) != 0)
-			continue;
-		if (!label ||
-			strcmp(answer_text(metrics, row, "label_value", text, sizeof(text)), label) == 0 ||
-			strcmp(answer_text(metrics, row, "label_2_value", text, sizeof(text)), label) == 0)
-			sum += answer_count(metrics, row, "value", 0);
-	}
-	return sum;
-}
-
 double answer_number(const struct answer *answer, size_t row, const char *key)
 {
 	const msgpack_object *cell = answer_cell(answer, row, key);
@@ -282,6 +266,22 @@ double answer_number(const struct answer *answer, size_t row, const char *key)
 			       cell->type == MSGPACK_OBJECT_FLOAT32)
 		       ? cell->via.f64
 		       : 0;
+}
+
+double answer_metric(const struct answer *metrics, const char *name, const char *label)
+{
+	double sum = 0;
+	char text[64];
+
+	for (size_t row = 0; row < metrics->n_rows; row++) {
+		if (strcmp(answer_text(metrics, row, "name", text, sizeof(text)), name) != 0)
+			continue;
+		if (!label ||
+			strcmp(answer_text(metrics, row, "label_value", text, sizeof(text)), label) == 0 ||
+			strcmp(answer_text(metrics, row, "label_2_value", text, sizeof(text)), label) == 0)
+			sum += (double)answer_count(metrics, row, "value", 0) + answer_number(metrics, row, "value");
+	}
+	return sum;
 }
 
 static int target_facts(const struct target *target, struct results *results)

@@ -59,7 +59,7 @@ int target_run(const struct bench_options *options, const struct spawn_needs *ne
 int target_ask(const struct target *target, const char *op, struct answer **ret);
 /* A counter in the answer to "metrics", summed over models and over all labels, or only for the value
  * `label`. */
-uint64_t answer_metric(const struct answer *metrics, const char *name, const char *label);
+double answer_metric(const struct answer *metrics, const char *name, const char *label);
 /* A number, possibly with a fraction; 0 if it is missing. */
 double answer_number(const struct answer *answer, size_t row, const char *key);
 

@@ -17,6 +17,7 @@
 #include <sys/types.h>
 
 #include "attention/attention.h"
+#include "daemon/engine/histogram.h"
 #include "daemon/graph/mode.h"
 #include "daemon/model/model.h"
 #include "ipc/msg.h"
@@ -28,6 +29,7 @@
 #define ENGINE_SPIN_FOREVER UINT32_MAX
 #define ENGINE_GENERATION_NS UINT64_C(10000000000) /* length of a generation: see lane/late.c */
 #define ENGINE_QUIET_NS UINT64_C(100000000) /* no step for so long: captures are not limited */
+#define ENGINE_STATUSES 300 /* negative statuses of <mimeo/types.h> */
 #define ENGINE_LONG_GAP_NS 10000u /* the lane waited for the engine */
 
 struct engine_model_options {
@@ -136,6 +138,7 @@ struct engine_port {
 	_Atomic uint64_t n_requests, n_tokens, n_prompt_tokens, n_cached_tokens;
 	/* Of generate requests: first tokens, the time from submissions to them, and between tokens. */
 	_Atomic uint64_t n_firsts, first_ns, between_ns;
+	_Atomic uint64_t n_failed, n_deadlines, n_quotas; /* requests; of these: ended with DEADLINE, QUOTA */
 	_Atomic uint32_t n_in_flight, n_waiting, n_sequences, n_pages;
 };
 
@@ -221,6 +224,8 @@ struct engine_stats {
 	_Atomic uint64_t n_eager[N_EAGER_REASONS]; /* eager steps by reason */
 	_Atomic uint64_t n_rows, n_padded_rows, n_tokens_in, n_tokens_out, n_discarded_rows;
 	_Atomic uint64_t n_requests, n_finished, n_cancelled, n_failed, n_refused;
+	_Atomic uint64_t n_failed_with[ENGINE_STATUSES]; /* n_failed by -status */
+	_Atomic uint64_t n_ring_full; /* times that a session's completion ring had no space for another request */
 	_Atomic uint64_t n_aborted; /* requests that engine_post_abort found in flight */
 	_Atomic uint64_t n_sleeps;                             /* times the engine slept */
 	_Atomic uint64_t lane_ns; /* steps' time on the lane, prepare to outbox, by the device's clock */
@@ -229,6 +234,7 @@ struct engine_stats {
 	_Atomic uint64_t work_ns; /* of turns that launched a step or read one: the engine's own time */
 	/* Captures while serving: their turns on the engine, and the longest gap that one caused. */
 	_Atomic uint64_t n_late_captures, late_capture_ns, late_gap_ns;
+	struct histogram wake; /* from a step's end to its results being read, if the engine slept meanwhile */
 	_Atomic uint64_t n_pings; /* of engine_post_ping, seen by a turn */
 	_Atomic uint32_t n_graph_orders; /* posted, not yet carried out */
 	_Atomic uint32_t n_in_lane; /* steps launched whose end was not seen */
@@ -269,6 +275,23 @@ struct engine_speculation {
 	uint64_t n_undrafted[N_UNDRAFTED]; /* rows launched that verify none and decode a token */
 };
 
+/*
+ * FIRST_TOKEN: from a generate request's submission to its first token. TOKEN: from a token to the next, of each token
+ * behind the first; tokens that come together share the time. QUEUE: from the submission of a generate or step request
+ * to its start. REQUEST: to its end, however it ended. STEP: a step's time on the device. ROWS, SESSIONS: how many a
+ * step has, and of how many sessions its rows are.
+ */
+enum engine_distribution {
+	ENGINE_FIRST_TOKEN,
+	ENGINE_TOKEN,
+	ENGINE_QUEUE,
+	ENGINE_REQUEST,
+	ENGINE_STEP,
+	ENGINE_ROWS,
+	ENGINE_STEP_SESSIONS,
+	N_ENGINE_DISTRIBUTIONS,
+};
+
 struct engine_model_facts {
 	const char *name;
 	const struct model *model;
@@ -284,7 +307,10 @@ struct engine_model_facts {
 	uint32_t n_graphs, n_ready; /* descriptors, and those of them that are captured */
 	uint64_t n_tokens_out, n_steps, n_rows;
 	uint64_t n_firsts, first_ns, between_ns; /* as in engine_port */
+	const struct histogram *distributions; /* [N_ENGINE_DISTRIBUTIONS] of the runner, for any thread */
+	uint64_t n_prompt_tokens; /* of requests, those that the prefix cache had included */
 	uint64_t n_cached_tokens; /* that the prefix cache had: not computed */
+	uint64_t n_prefix_hits; /* rows that began with tokens of the prefix cache */
 	uint32_t pages_cached;    /* unused pages that it keeps; they count as free */
 	uint64_t n_evicted, n_preempted; /* idle sequences, requests: their pages went to others */
 	uint64_t n_not_finite; /* rows whose logits gave no token; not those of requests that had ended or ban tokens */

@@ -9,16 +9,42 @@
 #include <stdio.h>
 #include <string.h>
 
+const char *metric_type_name(enum metric_type type)
+{
+	switch (type) {
+	case METRIC_COUNTER:
+	case METRIC_SECONDS:
+		return "counter";
+	case METRIC_HISTOGRAM:
+		return "histogram";
+	case METRIC_GAUGE:
+		break;
+	}
+	return "gauge";
+}
+
+bool metric_is_whole(const struct metric *metric)
+{
+	return metric->type == METRIC_COUNTER ||
+	       (metric->type == METRIC_HISTOGRAM && strcmp(metric->suffix, "_sum") != 0);
+}
+
+static struct metric *metrics_next(struct metrics *metrics)
+{
+	assert(metrics->n_samples <= METRICS_MAX);
+	if (metrics->n_samples < METRICS_MAX)
+		return &metrics->samples[metrics->n_samples++];
+	metrics->n_dropped++;
+	return NULL;
+}
+
 void metrics_add_labelled(struct metrics *metrics, enum metric_type type, const char *name,
 	const char *help, const struct metric_label labels[static METRIC_LABELS_MAX], double value)
 {
-	assert(metrics->n_samples <= METRICS_MAX);
-	if (metrics->n_samples == METRICS_MAX) {
-		metrics->n_dropped++;
+	struct metric *metric = metrics_next(metrics);
+	if (!metric)
 		return;
-	}
-	struct metric *metric = &metrics->samples[metrics->n_samples++];
-	*metric = (struct metric){.name = name, .help = help, .type = type, .value = value};
+	*metric = (struct metric){.name = name, .help = help, .suffix = "", .type = type, .value = value};
 	memcpy(metric->labels, labels, sizeof(metric->labels));
 }
 
@@ -28,6 +54,31 @@ void metrics_add(struct metrics *metrics, enum metric_type type, const char *nam
 	const struct metric_label none[METRIC_LABELS_MAX] = {{NULL, NULL}};
 
 	metrics_add_labelled(metrics, type, name, help, none, value);
+}
+
+void metrics_add_histogram(struct metrics *metrics, const char *name, const char *help,
+	struct metric_label label, const struct metric_histogram *histogram)
+{
+	struct metric sample = {.name = name, .help = help, .suffix = "_bucket", .type = METRIC_HISTOGRAM};
+	struct metric_label *le = &sample.labels[label.name ? 1 : 0];
+	uint64_t n = 0;
+
+	sample.labels[0] = label;
+	for (unsigned i = 0; i <= histogram->n + 2; i++) {
+		struct metric *metric = metrics_next(metrics);
+
+		if (!metric)
+			return;
+		if (i <= histogram->n) {
+			n += histogram->counts[i];
+			*le = (struct metric_label){"le", i < histogram->n ? histogram->bounds[i] : "+Inf"};
+		} else {
+			*le = (struct metric_label){NULL, NULL};
+			sample.suffix = i == histogram->n + 1 ? "_sum" : "_count";
+		}
+		sample.value = i == histogram->n + 1 ? histogram->sum : (double)n;
+		*metric = sample;
+	}
 }
 
 struct metrics_text {
@@ -85,7 +136,7 @@ static void metrics_put_value(struct metrics_text *text, double value)
 	if (value == floor(value) && fabs(value) < 9007199254740992.0)
 		metrics_put(text, " %.0f\n", value);
 	else
-		metrics_put(text, " %.9g\n", value);
+		metrics_put(text, " %.15g\n", value);
 }
 
 int metrics_render(const struct metrics *metrics, char *buffer, size_t size)
@@ -99,10 +150,10 @@ int metrics_render(const struct metrics *metrics, char *buffer, size_t size)
 		if (strcmp(metric->name, last) != 0) {
 			metrics_put(&text, "# HELP %s %s\n", metric->name, metric->help);
 			metrics_put(&text, "# TYPE %s %s\n", metric->name,
-				metric->type == METRIC_COUNTER ? "counter" : "gauge");
+				metric_type_name(metric->type));
 			last = metric->name;
 		}
-		metrics_put(&text, "%s", metric->name);
+		metrics_put(&text, "%s%s", metric->name, metric->suffix);
 		metrics_put_labels(&text, metric->labels);
 		metrics_put_value(&text, metric->value);
 	}

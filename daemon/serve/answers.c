@@ -11,7 +11,7 @@
 #include "build-config.h"
 #include "daemon/config/mask_text.h"
 #include "daemon/serve/buffers.h"
-#include "daemon/serve/exposition.h"
+#include "daemon/serve/exposition_process.h"
 
 static const char *answers_state_name(const struct serve *serve)
 {
@@ -112,9 +112,9 @@ void answers_status(struct serve *serve, struct reply *reply)
 		CELL_COUNT("kv_bytes", totals.kv_bytes),
 		CELL_COUNT("pool_bytes", totals.pool_bytes),
 		CELL_COUNT("graph_bytes", totals.graph_bytes),
-		CELL_COUNT("resident_bytes", exposition_resident_bytes()),
+		CELL_COUNT("resident_bytes", exposition_process_resident_bytes()),
 		CELL_COUNT("device_used_bytes", answers_device_used(engine)),
-		CELL_COUNT("open_fds", exposition_open_fds()),
+		CELL_COUNT("open_fds", exposition_process_open_fds()),
 		CELL_COUNT("buffers", buffers), CELL_COUNT("buffer_bytes", held),
 		CELL_COUNT("buffers_closing", n_closing));
 }

@@ -66,6 +66,7 @@ static void calls_refuse(struct session *session, int status, const char *format
 	vsnprintf(reply.text, sizeof(reply.text), format, arguments);
 	va_end(arguments);
 	log_debug("session %u: refused: %s", session->port.session, reply.text);
+	session->serve->n_quota_buffers += status == MIMEO_E_QUOTA;
 	calls_reply(session, &reply, -1);
 }
 

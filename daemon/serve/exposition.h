@@ -9,7 +9,5 @@
 
 /* The reply to "metrics": Prometheus' text, and a row for each sample. */
 void exposition_answer(struct serve *serve, struct reply *reply);
-uint32_t exposition_open_fds(void);
-uint64_t exposition_resident_bytes(void);
 
 #endif

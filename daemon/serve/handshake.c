@@ -66,6 +66,7 @@ static void handshake_refuse(struct greeting *greeting, int status, const char *
 	serve_complain(greeting->serve, "pid %d, uid %u: refused: %s", (int)greeting->peer.pid,
 		(unsigned)greeting->peer.uid, text);
 	greeting->serve->n_refused++;
+	greeting->serve->n_quota_sessions += status == MIMEO_E_QUOTA;
 	welcome_refuse(greeting->serve, greeting->fd, status, text);
 	handshake_free(greeting);
 }
@@ -290,6 +291,7 @@ static void handshake_turn_away(
 	serve_complain(serve, "pid %d, uid %u: refused: %s", (int)peer->pid, (unsigned)peer->uid,
 		text);
 	serve->n_refused++;
+	serve->n_quota_sessions += status == MIMEO_E_QUOTA;
 	welcome_refuse(serve, fd, status, text);
 	cleanup_close(&peer->pidfd);
 	closer_hang_up(serve->closer, fd, peer->uid);

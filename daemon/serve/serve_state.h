@@ -17,6 +17,7 @@
 #include "daemon/serve/life.h"
 #include "daemon/serve/quota.h"
 #include "daemon/serve/serve.h"
+#include "daemon/serve/user_totals.h"
 #include "ipc/clock.h"
 #include "ipc/msg.h"
 #include "ipc/socket.h"
@@ -57,6 +58,9 @@ struct serve {
 	struct operator *operators;
 	uint32_t n_greetings, n_in_line, n_sessions, n_operators;
 	uint64_t n_sessions_total, n_refused;
+	uint64_t n_reclaimed; /* sessions that ended with requests in flight or sequences open */
+	uint64_t n_quota_sessions, n_quota_buffers; /* refused for a limit: connections, calls */
+	struct user_totals user_totals;
 	/* The result of a drain, for the operators who asked for it. */
 	struct {
 		bool known;

@@ -33,6 +33,8 @@ void session_detach(struct session *session, const char *why)
 	if (session->detaching)
 		return;
 	log_debug("session %u: detached: %s", session->port.session, why);
+	session->serve->n_reclaimed +=
+		atomic_load(&session->port.n_in_flight) || atomic_load(&session->port.n_sequences);
 	session->detaching = true;
 	session_remove_sources(session);
 	session_post_detach(session);
@@ -69,6 +71,7 @@ void session_free(struct session *session)
 	session->detached = true;
 	if (buffers_busy(session))
 		return; /* until calls_on_builder */
+	user_totals_add(&serve->user_totals, &session->port, false);
 	session_deinit(session);
 	cleanup_close(&session->pidfd);
 	closer_hang_up(serve->closer, session->fd, session->port.uid);

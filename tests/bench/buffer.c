@@ -19,6 +19,7 @@
 #include "tests/bench/internals.h"
 
 #include <errno.h>
+#include <math.h>
 #include <mimeo/mimeo.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -412,8 +413,9 @@ static int gaps_look(const struct gaps *gaps, struct answer **ret)
 static int gaps_count(
 	const struct gaps *gaps, uint32_t ms, enum closing closing, const struct answer *before)
 {
-	static const char n[] = "mimeo_lane_gaps_total", ns[] = "mimeo_lane_gap_nanoseconds_total";
-	uint64_t until = clock_ns() + FLOW_NS, first = answer_metric(before, n, NULL);
+	static const char n[] = "mimeo_lane_gaps_total", time[] = "mimeo_lane_gap_seconds_total";
+	const double first = answer_metric(before, n, NULL);
+	uint64_t until = clock_ns() + FLOW_NS;
 
 	while (clock_ns() < until) {
 		CLEANUP(cleanup_answer) struct answer *now = NULL;
@@ -424,8 +426,8 @@ static int gaps_count(
 			return rc;
 		if (answer_metric(now, n, NULL) == first)
 			continue;
-		samples_add(gaps->idle[closing],
-			answer_metric(now, ns, NULL) - answer_metric(before, ns, NULL));
+		samples_add(gaps->idle[closing], (uint64_t)llround(
+			1e9 * (answer_metric(now, time, NULL) - answer_metric(before, time, NULL))));
 		return 0;
 	}
 	return bench_fail(-1, "no tokens while buffers are closed");

@@ -69,8 +69,8 @@ static int capture_again(const struct target *target, struct capture *capture)
 		return rc;
 	capture->n_late = answer_count(status, 0, "late_captures", 0);
 	capture->late_gap = answer_number(status, 0, "late_gap_s");
-	capture->late_turn = 1e-9 / (double)capture->n_late *
-			     (double)answer_metric(metrics, "mimeo_late_capture_nanoseconds_total", NULL);
+	capture->late_turn =
+		answer_metric(metrics, "mimeo_late_capture_seconds_total", NULL) / (double)capture->n_late;
 	return 0;
 }
 

@@ -18,12 +18,12 @@ static void gap_row(const struct bench_options *options, const struct served *ru
 	const struct replay_run *bare, struct results *results)
 {
 	double gaps = served_count(run, "mimeo_lane_gaps_total", NULL);
-	double gap_ns = served_count(run, "mimeo_lane_gap_nanoseconds_total", NULL);
+	double gap_time = served_count(run, "mimeo_lane_gap_seconds_total", NULL);
 	double longs = served_count(run, "mimeo_lane_long_gaps_total", NULL);
-	double long_ns = served_count(run, "mimeo_lane_long_gap_nanoseconds_total", NULL);
-	double lane_ns = served_count(run, "mimeo_lane_nanoseconds_total", NULL);
+	double long_time = served_count(run, "mimeo_lane_long_gap_seconds_total", NULL);
+	double lane_time = served_count(run, "mimeo_lane_seconds_total", NULL);
 	double steps = served_count(run, "mimeo_steps_total", NULL);
-	double gap = gap_ns / gaps * 1e-9, floor = samples_mean(bare->gaps);
+	double gap = gap_time / gaps, floor = samples_mean(bare->gaps);
 
 	results_row(results);
 	results_count(results, "processes", "PROCESSES", run->clients.n);
@@ -34,11 +34,11 @@ static void gap_row(const struct bench_options *options, const struct served *ru
 	results_target(results, TABLE_SECONDS, gap, TARGET_SECONDS, !results_on_cpu(results));
 	results_value(results, "long_gaps", "> 10 US", TABLE_COUNT, longs);
 	results_seconds(results, "short_gap_mean_s", "THE REST",
-		(gap_ns - long_ns) / (gaps - longs) * 1e-9);
-	results_seconds(results, "step_mean_s", "STEP", lane_ns / steps * 1e-9);
-	results_number(results, "idle_percent", "IDLE, %", 100 * gap_ns / (gap_ns + lane_ns));
+		(gap_time - long_time) / (gaps - longs));
+	results_seconds(results, "step_mean_s", "STEP", lane_time / steps);
+	results_number(results, "idle_percent", "IDLE, %", 100 * gap_time / (gap_time + lane_time));
 	results_seconds(results, "engine_s", "ENGINE",
-		served_count(run, "mimeo_engine_work_nanoseconds_total", NULL) / steps * 1e-9);
+		served_count(run, "mimeo_engine_work_seconds_total", NULL) / steps);
 	results_seconds(results, "floor_engine_s", "LAUNCH", samples_quantile(bare->launches, 0.5));
 	results_floor(results, options->model_dir ? FLOOR : RESULTS_NO_FLOOR);
 	results_note(results, results_on_cpu(results) ? RESULTS_ON_CPU : NULL);

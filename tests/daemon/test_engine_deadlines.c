@@ -86,6 +86,33 @@ static void test_times_to_the_first_token_and_between_the_others_are_summed(void
 	close_engine();
 }
 
+static void test_distributions_have_each_request_and_each_token_once(void **state)
+{
+	struct histogram *of;
+	uint64_t n;
+
+	open_engine(&(struct rig_options){.max_requests = 8});
+	of = dry.rig.engine->runners[0].distributions;
+	rig_submit(&client, request_of(0, 8, 200, 0));
+	dry_now_ns += 70 * MS;
+	while (!dry.rig.engine->stats.n_failed)
+		step();
+	n = atomic_load(&client.port->n_tokens);
+	assert_true(n > 2);
+	assert_int_equal(histogram_n(&of[ENGINE_FIRST_TOKEN]), 1);
+	assert_int_equal(histogram_n(&of[ENGINE_TOKEN]), n - 1);
+	assert_int_equal(of[ENGINE_TOKEN].sum, client.port->between_ns);
+	assert_int_equal(histogram_n(&of[ENGINE_QUEUE]), 1);
+	assert_in_range(of[ENGINE_QUEUE].sum, 70 * MS, 70 * MS + 2 * STEP_NS);
+	assert_int_equal(histogram_n(&of[ENGINE_REQUEST]), 1);
+	assert_in_range(of[ENGINE_REQUEST].sum, 200 * MS, 200 * MS + 2 * STEP_NS);
+	assert_int_equal(dry.rig.engine->stats.n_failed_with[-MIMEO_E_DEADLINE], 1);
+	assert_int_equal(histogram_n(&of[ENGINE_ROWS]), dry.rig.engine->stats.n_steps);
+	assert_int_equal(of[ENGINE_ROWS].sum, dry.rig.engine->stats.n_rows);
+	assert_int_equal(of[ENGINE_STEP_SESSIONS].sum, dry.rig.engine->stats.n_steps);
+	close_engine();
+}
+
 /* ---- when ---- */
 
 /* More requests than slots and pages, so that they wait, run and are preempted, with both kinds of deadlines. */
@@ -278,6 +305,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_times_to_the_first_token_and_between_the_others_are_summed),
+		cmocka_unit_test(test_distributions_have_each_request_and_each_token_once),
 		cmocka_unit_test(test_no_request_is_returned_a_step_after_its_deadline),
 		cmocka_unit_test(test_first_token_that_came_in_time_ends_its_deadline),
 		cmocka_unit_test(test_request_without_a_token_ends_by_its_first_deadline),

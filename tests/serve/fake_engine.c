@@ -31,6 +31,7 @@ struct engine {
 	bool has_verified_none;
 	atomic_bool hangs;
 	struct engine_stats stats;
+	struct histogram distributions[N_ENGINE_DISTRIBUTIONS];
 	struct model model;
 	struct mode_resolution mode;
 	struct mimeo_mask mask;
@@ -90,6 +91,16 @@ void fake_engine_as_configured(struct engine *engine)
 void fake_engine_before_verifications(struct engine *engine)
 {
 	engine->has_verified_none = true;
+}
+
+struct engine_stats *fake_engine_stats(struct engine *engine)
+{
+	return &engine->stats;
+}
+
+struct histogram *fake_engine_distribution(struct engine *engine, enum engine_distribution which)
+{
+	return &engine->distributions[which];
 }
 
 void fake_engine_set_files(struct engine *engine, struct mimeo_model_files *files)
@@ -443,6 +454,7 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 		.mask = &engine->mask,
 		.max_seq_len = 512,
 		.masks = true,
+		.distributions = engine->distributions,
 		.max_batch_tokens = 2048,
 		.max_rows = 48,
 		.page_tokens = 16,

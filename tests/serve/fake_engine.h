@@ -23,6 +23,11 @@ void fake_engine_as_configured(struct engine *engine);
 /* Its models have draft models, and no draft token was verified. */
 void fake_engine_before_verifications(struct engine *engine);
 
+/* To count in. */
+struct engine_stats *fake_engine_stats(struct engine *engine);
+/* The same, of all models. */
+struct histogram *fake_engine_distribution(struct engine *engine, enum engine_distribution which);
+
 /* The files of its models; NULL, as in the beginning: none. */
 void fake_engine_set_files(struct engine *engine, struct mimeo_model_files *files);
 

@@ -84,6 +84,9 @@ void idle_follow(struct lane *lane, uint64_t ended_ns)
 {
 	uint64_t lag = clock_ns() - ended_ns;
 
+	if (lane->idle.slept && lane->idle.lag_known)
+		histogram_add_time(&lane->stats->wake,
+			(int64_t)(lag - lane->idle.lag_ns) > 0 ? lag - lane->idle.lag_ns : 0, 1);
 	if (lane->idle.watching || !lane->idle.lag_known || (int64_t)(lag - lane->idle.lag_ns) < 0)
 		lane->idle.lag_ns = lag;
 	lane->idle.lag_known = true;

@@ -68,23 +68,29 @@ static void results_take_token(struct request *request, struct sequence *s, int3
 		finish_request(request, MIMEO_OK, MIMEO_FINISH_LENGTH, NULL);
 }
 
-/* A row brings the request's first token, or its next ones. */
-static void results_count_time(struct request *request, uint64_t now)
+/* The request's row has tokens: nanoseconds since its last ones, or since its submission. */
+static uint64_t results_since_last(struct request *request, uint64_t now)
 {
-	struct engine_port *port = request->session->port;
 	const uint64_t since = request->n_generated ? request->last_token_ns : request->deadlines.submitted_ns;
-	const uint64_t ns = now > since ? now - since : 0;
 
 	request->last_token_ns = now;
-	if (request->n_generated) {
+	return now > since ? now - since : 0;
+}
+
+/* n tokens came together, ns after the last ones; first: the request's first ones, ns after its submission. */
+static void results_count_time(struct runner *runner, struct engine_port *port, bool first, uint32_t n, uint64_t ns)
+{
+	assert(n > 0);
+	if (!first) {
 		counter_add(&port->between_ns, ns);
-		counter_add(&request->runner->between_ns, ns);
+		histogram_add_time(&runner->distributions[ENGINE_TOKEN], ns / n, n);
 		return;
 	}
 	counter_add(&port->n_firsts, 1);
 	counter_add(&port->first_ns, ns);
-	counter_add(&request->runner->n_firsts, 1);
-	counter_add(&request->runner->first_ns, ns);
+	histogram_add_time(&runner->distributions[ENGINE_FIRST_TOKEN], ns, 1);
+	if (n > 1)
+		histogram_add_time(&runner->distributions[ENGINE_TOKEN], 0, n - 1);
 }
 
 /* n: prompt tokens of the request computed so far. */
@@ -94,6 +100,7 @@ static void results_take_prompt(struct request *request, uint32_t n)
 	if (n <= request->n_prompt)
 		return;
 	counter_add(&request->session->port->n_prompt_tokens, n - request->n_prompt);
+	counter_add(&request->runner->n_prompt_tokens, n - request->n_prompt);
 	request->n_prompt = n;
 }
 
@@ -159,6 +166,8 @@ static void results_take_tokens(struct request *request, struct sequence *s, con
 	const int32_t *sampled, const struct token_logprob *logprobs, uint64_t now)
 {
 	uint32_t n_drafts = s->runner->options.n_drafts, n = 1, taken = 0;
+	const bool first = !request->n_generated;
+	uint64_t since_last;
 	bool ended;
 
 	while (row->verify && n <= n_drafts && sampled[n] >= 0)
@@ -170,13 +179,14 @@ static void results_take_tokens(struct request *request, struct sequence *s, con
 		results_end_without_token(request, s);
 		return;
 	}
-	results_count_time(request, now);
+	since_last = results_since_last(request, now);
 	s->n_computed += n - 1;
 	s->n_drafted += s->n_drafts ? n - 1 : 0;
 	while (taken < n && s->request == request) {
 		results_take_token(request, s, sampled[taken], logprobs + (size_t)taken * LOGPROBS_WIDTH);
 		taken++;
 	}
+	results_count_time(s->runner, s->session->port, first, taken, since_last);
 	ended = s->request != request;
 	if (!ended)
 		completion_progress(request, RING_CQE_TOKENS);
@@ -228,6 +238,7 @@ static void results_count_lane(struct lane *lane, const struct inflight *infligh
 	if (inflight->entry && inflight->drafts && !inflight->positions && *inflight->slot->results_ns > began)
 		graph_entry_follow(&inflight->entry->results_ns, *inflight->slot->results_ns - began);
 	counter_add(&lane->stats->lane_ns, ended - began);
+	histogram_add_time(&inflight->runner->distributions[ENGINE_STEP], ended - began, 1);
 	if (inflight->drafts) {
 		counter_add(&inflight->runner->speculation.draft_ns, ended - *inflight->slot->draft_began);
 		counter_add(&inflight->runner->speculation.n_draft_steps, 1);

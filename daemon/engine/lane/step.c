@@ -257,6 +257,20 @@ static bool step_is_shared(const struct inflight *inflight)
 	return false;
 }
 
+/* How many sessions the rows are of. */
+static uint32_t step_sessions(const struct lane *lane, const struct inflight *inflight)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < inflight->n_rows; i++) {
+		struct engine_session *session = inflight->rows[i].sequence->session;
+
+		n += session->last_step != lane->accounting->launched;
+		session->last_step = lane->accounting->launched;
+	}
+	return n;
+}
+
 static void step_warn_too_wide(
 	struct schedule *schedule, const struct runner *runner, uint32_t n_tokens)
 {
@@ -285,6 +299,8 @@ static void step_count(
 	counter_add(&stats->n_rows, inflight->n_rows);
 	counter_add(&runner->n_rows, inflight->n_rows);
 	counter_add(&stats->n_tokens_in, n_tokens);
+	histogram_add_count(&runner->distributions[ENGINE_ROWS], inflight->n_rows);
+	histogram_add_count(&runner->distributions[ENGINE_STEP_SESSIONS], step_sessions(lane, inflight));
 	if (entry) {
 		counter_add(&stats->n_replays, 1);
 		counter_add(&stats->n_shared_replays, shared);

@@ -91,8 +91,9 @@ struct runner {
 	uint64_t launched, completed; /* step numbers, from 1 */
 	_Atomic uint32_t pages_free, pages_cached;
 	_Atomic uint64_t n_tokens_out, n_steps, n_rows, n_not_finite;
-	_Atomic uint64_t n_firsts, first_ns, between_ns; /* engine.h, struct engine_port */
+	struct histogram distributions[N_ENGINE_DISTRIBUTIONS];
 	_Atomic uint64_t n_evicted, n_preempted; /* idle sequences, requests */
+	_Atomic uint64_t n_prompt_tokens, n_prefix_hits; /* engine.h, struct engine_model_facts */
 	_Atomic uint64_t n_cached_tokens;        /* that were not computed: the prefix cache had them */
 	_Atomic uint64_t n_positions;            /* whose results were computed beside those of rows */
 	_Atomic uint64_t n_eager[N_EAGER_REASONS];

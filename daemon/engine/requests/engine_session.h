@@ -39,6 +39,7 @@ struct engine_session {
 	uint32_t n_in_flight, n_waiting, n_open;
 	uint32_t n_busy;    /* sequences that are not IDLE */
 	uint32_t n_running; /* scratch of reclaim.c: slots, or pages, of running sequences of a model */
+	uint64_t last_step; /* the last launched step, of any model, that had a row of it */
 	uint64_t n_copied;  /* bytes of headers and payloads that this turn copied */
 	uint32_t max_sequences, n_requests, max_seq_len;
 	struct sequence *sequences; /* [max_sequences] by id - 1, then [n_requests] ephemeral ones */

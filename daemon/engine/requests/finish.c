@@ -47,10 +47,14 @@ static uint32_t finish_sequence_length(const struct request *request)
 	return s && (s->open || s->ephemeral) ? s->n_tokens : 0;
 }
 
-static void finish_count(struct engine_stats *stats, int status)
+static void finish_count(const struct request *request)
 {
-	counter_add(!status ? &stats->n_finished
-			: status == MIMEO_E_CANCELLED ? &stats->n_cancelled : &stats->n_failed, 1);
+	const int status = request->end.status;
+
+	completion_count(request->session, status);
+	if (request->op == RING_OP_GENERATE || request->op == RING_OP_STEP)
+		histogram_add_time(&request->runner->distributions[ENGINE_REQUEST],
+			clock_ns() - request->deadlines.submitted_ns, 1);
 }
 
 static void finish_now(struct request *request)
@@ -66,7 +70,7 @@ static void finish_now(struct request *request)
 	if (!--session->n_in_flight)
 		share_end(session);
 	accounting->n_requests--;
-	finish_count(accounting->stats, request->end.status);
+	finish_count(request);
 	accounting->admit = true;
 }
 

@@ -32,12 +32,11 @@ void held_end(struct engine_session *session, struct held_entry *entry, int stat
 {
 	const struct request ended = {.session = session, .state = REQUEST_WAITING, .index = entry->sqe.request,
 		.generation = entry->sqe.generation, .user_data = entry->sqe.user_data, .op = entry->sqe.op};
-	struct engine_stats *stats = session->accounting->stats;
 	unsigned finish = MIMEO_FINISH_NONE;
 
 	if (ended.op == RING_OP_GENERATE)
 		finish = status == MIMEO_E_CANCELLED ? MIMEO_FINISH_CANCELLED : MIMEO_FINISH_ERROR;
 	held_remove(session, entry);
 	completion_final(&ended, status, finish, detail);
-	counter_add(status == MIMEO_E_CANCELLED ? &stats->n_cancelled : &stats->n_failed, 1);
+	completion_count(session, status);
 }

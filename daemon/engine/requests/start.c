@@ -67,8 +67,11 @@ static void start_run_request(struct request *request)
 
 	engine_session_wait_remove(request->session, request);
 	request->state = REQUEST_RUNNING;
-	if (!request->started_ns)
+	if (!request->started_ns) {
 		request->started_ns = clock_ns();
+		histogram_add_time(&request->runner->distributions[ENGINE_QUEUE],
+			request->started_ns - request->deadlines.submitted_ns, 1);
+	}
 	request->n_passed = 0;
 	blocked = slots->blocked;
 	if (!blocked || blocked->order > request->order ||
@@ -316,6 +319,7 @@ enum start_outcome start_generate(struct request *request)
 		share_charge(request->session, sequence->n_tokens - sequence->n_computed);
 	}
 	counter_add(&request->runner->n_cached_tokens, n_cached);
+	counter_add(&request->runner->n_prefix_hits, n_cached > 0);
 	request->started = true;
 	return START_DONE;
 }
@@ -416,6 +420,7 @@ static enum start_outcome start_row(struct request *request, uint64_t claim)
 	request->n_cached += n_cached;
 	counter_add(&request->session->port->n_cached_tokens, n_cached);
 	counter_add(&runner->n_cached_tokens, n_cached);
+	counter_add(&runner->n_prefix_hits, n_cached > 0);
 	share_charge(request->session, s->n_tokens - s->n_computed);
 	start_run(request, i, s, s->n_tokens);
 	request->n_rows_started++;

@@ -147,6 +147,7 @@ static bool submissions_take_session(struct engine_session *session)
 {
 	struct ring *ring = &session->port->region.ring;
 	struct ring_sqe sqe;
+	const bool was_full = session->cq_full;
 	bool worked;
 	uint32_t n;
 
@@ -162,6 +163,7 @@ static bool submissions_take_session(struct engine_session *session)
 		int room = ring_cq_fits(ring, session->n_in_flight + session->n_held + 1);
 
 		session->cq_full = room == 0;
+		counter_add(&session->accounting->stats->n_ring_full, session->cq_full && !was_full);
 		if (room < 0)
 			engine_session_fail(session, "completion ring: invalid head");
 		if (room != 1 || !ring_sq_pop(ring, &sqe))
