@@ -72,7 +72,8 @@ size_t socket_path_bytes(const char *path)
 	return n > 0 ? (size_t)n : 0;
 }
 
-int socket_admin_path(char ret[static SOCKET_PATH_MAX], const char *client_path)
+/* "x.sock" -> "x-WHAT.sock" */
+static int socket_beside(char ret[static SOCKET_PATH_MAX], const char *client_path, const char *what)
 {
 	static const char suffix[] = ".sock";
 	size_t stem = strlen(client_path);
@@ -85,8 +86,18 @@ int socket_admin_path(char ret[static SOCKET_PATH_MAX], const char *client_path)
 		stem -= strlen(suffix);
 		tail = suffix;
 	}
-	int n = snprintf(buffer, sizeof(buffer), "%.*s-admin%s", (int)stem, client_path, tail);
+	int n = snprintf(buffer, sizeof(buffer), "%.*s-%s%s", (int)stem, client_path, what, tail);
 	return socket_path_copy(ret, buffer, n);
+}
+
+int socket_admin_path(char ret[static SOCKET_PATH_MAX], const char *client_path)
+{
+	return socket_beside(ret, client_path, "admin");
+}
+
+int socket_monitor_path(char ret[static SOCKET_PATH_MAX], const char *client_path)
+{
+	return socket_beside(ret, client_path, "monitor");
 }
 
 static int socket_address(struct sockaddr_un *ret, const char *path)

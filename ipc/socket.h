@@ -24,6 +24,8 @@ int socket_path(char ret[static SOCKET_PATH_MAX], const char *path);
 size_t socket_path_bytes(const char *path);
 /* The operators' socket beside a client socket: "x.sock" -> "x-admin.sock", "x" -> "x-admin". */
 int socket_admin_path(char ret[static SOCKET_PATH_MAX], const char *client_path);
+/* The monitors' socket, likewise: "x-monitor.sock". */
+int socket_monitor_path(char ret[static SOCKET_PATH_MAX], const char *client_path);
 
 /* Connect, blocking for timeout_ms at most. The fd (close-on-exec, blocking), or -errno. */
 int socket_connect(const char *path, unsigned timeout_ms);

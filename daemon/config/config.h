@@ -26,6 +26,7 @@
 #define CONFIG_MODELS_MAX 32
 #define CONFIG_NAME_MAX 64 /* of a model, with terminator */
 #define CONFIG_CAPTURE_SIZES_MAX 512
+#define CONFIG_GROUP_MAX 33
 #define CONFIG_SOCKET_MAX 102 /* so that "-admin" fits into the socket's address */
 #define CONFIG_FOLDER_MAX 1024 /* of a draft, with terminator */
 #define CONFIG_SESSIONS_MAX 1024 /* as many as the engine takes */
@@ -95,6 +96,8 @@ struct config {
 	uint64_t max_client_buffer_bytes; /* theirs */
 	uint64_t max_buffer_bytes;        /* all sessions' */
 	char allow_client_ipc[16];        /* "same-uid", "yes", "no" */
+	char monitor_group[CONFIG_GROUP_MAX]; /* name or number; "": nobody */
+	uint32_t metrics_port; /* 0: none */
 	uint32_t token_us; /* 0: no target */
 	uint32_t spin_us; /* CONFIG_SPIN_FOREVER: never sleep */
 	uint32_t drain_timeout_s; /* 0: no limit */
@@ -120,6 +123,8 @@ enum config_kind {
 	CONFIG_MODE,     /* enum graph_mode */
 	CONFIG_MASK,     /* struct mask_text */
 	CONFIG_FOLDER,   /* char[CONFIG_FOLDER_MAX]; "none" is ""; a folder of that name is ./none, and one named mtp ./mtp */
+	CONFIG_FOLDER,   /* char[CONFIG_FOLDER_MAX]; "none" is "", and a folder of that name ./none */
+	CONFIG_GROUP,    /* char[CONFIG_GROUP_MAX]; "none" is "" */
 	CONFIG_LEVEL,    /* enum log_level */
 	CONFIG_DEVICE,   /* char[16] */
 	CONFIG_SOCKET,   /* char[CONFIG_SOCKET_MAX] */
@@ -143,7 +148,7 @@ struct config_key {
 	const char *accepted; /* "auto, naive or paged"; of an integer: appended to its range; or NULL */
 };
 
-#define CONFIG_N_KEYS 37
+#define CONFIG_N_KEYS 39
 extern const struct config_key config_keys[CONFIG_N_KEYS];
 
 /* Adds a sentence to the error. -EINVAL. */

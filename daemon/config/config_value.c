@@ -95,6 +95,10 @@ const struct config_key config_keys[CONFIG_N_KEYS] = {
 	{"allow_client_ipc", "WHOM", "same-uid", NULL,
 		"whose exported device memory is mapped: same-uid, yes, no", CONFIG_CHOICE,
 		AT_LIVE(allow_client_ipc), .accepted = "same-uid, yes or no"},
+	{"monitor_group", "GROUP", NULL, "none", "group that may look at the daemon without being its operator, or none",
+		CONFIG_GROUP, AT(monitor_group), .accepted = "a group's name of 1 to 32 bytes, a number, or none"},
+	{"metrics_port", "N", "0", NULL, "port of 127.0.0.1 that serves metrics to Prometheus over HTTP; 0: none",
+		CONFIG_INTEGER, AT(metrics_port), .min = 0, .max = 65535},
 	{"token_us", "N", "50000", NULL,
 		"target microseconds between a request's tokens beside prompts of others; 0: none", CONFIG_DURATION,
 		AT_LIVE(token_us), .unit_us = 1, .min = 0, .max = 60000000},
@@ -113,6 +117,13 @@ _Static_assert(CONFIG_SOCKET_MAX == 102 && CONFIG_FOLDER_MAX == 1024, "as config
 static bool config_value_parse_integer(const char *text, uint64_t min, uint64_t max, uint64_t *ret)
 {
 	return digits_parse(&text, max, ret) == 0 && !*text && *ret >= min;
+}
+
+static bool config_value_is_group(const char *text)
+{
+	static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
+
+	return *text && strlen(text) < CONFIG_GROUP_MAX && !text[strspn(text, letters)];
 }
 
 /* "auto, naive or paged": is text one of the words? */
@@ -265,6 +276,9 @@ bool config_store(const struct config_key *key, const char *text, struct config 
 	case CONFIG_FOLDER:
 		return config_value_store_text(*text && strlen(text) < CONFIG_FOLDER_MAX,
 			strcmp(text, "none") == 0 ? "" : text, place);
+	case CONFIG_GROUP:
+		return config_value_store_text(
+			config_value_is_group(text), strcmp(text, "none") == 0 ? "" : text, place);
 	case CONFIG_MODE:
 		return graph_mode_parse(text, place) == 0;
 	case CONFIG_MASK:
@@ -389,6 +403,7 @@ const char *config_show(const struct config_key *key, const struct config *confi
 	case CONFIG_SOCKET:
 		break;
 	case CONFIG_FOLDER:
+	case CONFIG_GROUP:
 		text = *text ? text : "none";
 		break;
 	case CONFIG_MODE:

@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define REACH_TIMEOUT_MS 5000u
 
@@ -32,13 +34,29 @@ int reach_paths(const char *socket, char client[static SOCKET_PATH_MAX], char ad
 	return client[0] ? socket_admin_path(admin, client) : -EINVAL;
 }
 
+/* Who may not be an operator: neither root nor the socket's owner. */
+static bool reach_is_stranger(const char *admin)
+{
+	struct stat st;
+
+	return geteuid() != 0 && (stat(admin, &st) < 0 || st.st_uid != geteuid());
+}
+
 int reach_quietly(const char *socket, char admin[static SOCKET_PATH_MAX])
 {
-	char client[SOCKET_PATH_MAX];
+	char client[SOCKET_PATH_MAX], monitor[SOCKET_PATH_MAX];
 
 	int rc = reach_paths(socket, client, admin);
 	if (rc < 0)
 		return rc;
+	if (reach_is_stranger(admin) && socket_monitor_path(monitor, client) == 0) {
+		int fd = socket_connect(monitor, REACH_TIMEOUT_MS);
+
+		if (fd >= 0) {
+			strcpy(admin, monitor);
+			return fd;
+		}
+	}
 	int fd = socket_connect(admin, REACH_TIMEOUT_MS);
 	if (fd == -ENOENT && reach_names_admin(client)) {
 		strcpy(admin, client);
@@ -59,7 +77,8 @@ int reach_daemon(const char *socket)
 	}
 	int fd = reach_quietly(socket, admin);
 	if (fd == -EACCES)
-		fprintf(stderr, "mimeoctl: %s: permission denied: be root or the user that mimeod runs as\n", admin);
+		fprintf(stderr, "mimeoctl: %s: permission denied: be root, the user that mimeod runs as, or in its "
+			"monitor_group\n", admin);
 	else if (fd < 0)
 		fprintf(stderr,
 			"mimeoctl: no daemon answers on %s (%s): start mimeod, or name its socket with --socket\n",

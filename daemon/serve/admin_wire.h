@@ -3,7 +3,8 @@
 #define MIMEO_DAEMON_SERVE_ADMIN_WIRE_H
 
 /*
- * The protocol of mimeod and mimeoctl on the operators' socket: length-prefixed msgpack, as on the client
+ * The protocol of mimeod and mimeoctl on the operators' socket, and on the monitors' one, which refuses all that
+ * changes anything: length-prefixed msgpack, as on the client
  * socket. A request is one map,
  *
  *	{"op": "status"|"sessions"|"models"|"graphs"|"metrics"|"requests"|"pages"|"limits"|"drain"|"reload"}

@@ -2,6 +2,7 @@
 #include "daemon/serve/exposition.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -332,19 +333,41 @@ static void exposition_row(const struct metric *metric, struct reply *reply)
 	reply_row(reply, cells, sizeof(cells) / sizeof(cells[0]));
 }
 
-void exposition_answer(struct serve *serve, struct reply *reply)
+/* The metrics and their text; *metrics may be freed before it. 0, -ENOMEM or -ENOSPC. */
+static int exposition_render(struct serve *serve, struct metrics **ret, struct exposition_names *names, char **ret_text)
 {
 	CLEANUP(cleanup_free) struct metrics *metrics = calloc(1, sizeof(*metrics));
 	CLEANUP(cleanup_free) char *text = malloc(METRICS_TEXT_MAX);
+
+	if (!metrics || !text)
+		return -ENOMEM;
+	exposition_collect(serve, names, metrics);
+	int rc = metrics->n_dropped ? -ENOSPC : metrics_render(metrics, text, METRICS_TEXT_MAX);
+	if (rc < 0)
+		return rc;
+	*ret = STEAL(metrics);
+	*ret_text = STEAL(text);
+	return 0;
+}
+
+int exposition_text(struct serve *serve, char **ret)
+{
+	CLEANUP(cleanup_free) struct metrics *metrics = NULL;
 	struct exposition_names names;
 
-	if (!metrics || !text) {
-		reply_say(reply, MIMEO_E_NO_MEMORY, "out of memory for the metrics");
-		return;
-	}
-	exposition_collect(serve, &names, metrics);
-	if (metrics->n_dropped || metrics_render(metrics, text, METRICS_TEXT_MAX) < 0) {
-		reply_say(reply, MIMEO_E_NO_MEMORY, "too many metrics for a reply");
+	return exposition_render(serve, &metrics, &names, ret);
+}
+
+void exposition_answer(struct serve *serve, struct reply *reply)
+{
+	CLEANUP(cleanup_free) struct metrics *metrics = NULL;
+	CLEANUP(cleanup_free) char *text = NULL;
+	struct exposition_names names;
+
+	int rc = exposition_render(serve, &metrics, &names, &text);
+	if (rc < 0) {
+		reply_say(reply, MIMEO_E_NO_MEMORY,
+			rc == -ENOMEM ? "out of memory for the metrics" : "too many metrics for a reply");
 		return;
 	}
 	reply_say(reply, 0, text);

@@ -9,5 +9,7 @@
 
 /* The reply to "metrics": Prometheus' text, and a row for each sample. */
 void exposition_answer(struct serve *serve, struct reply *reply);
+/* The text alone, which the caller frees. 0, -ENOMEM or -ENOSPC. */
+int exposition_text(struct serve *serve, char **ret);
 
 #endif

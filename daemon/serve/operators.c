@@ -26,7 +26,7 @@
 #include "daemon/serve/welcome.h"
 #include "ipc/cleanup.h"
 
-#define OPERATORS_MAX 16u
+#define OPERATORS_MAX 16u /* and as many monitors */
 #define OPERATOR_TIMEOUT_MS 10000u /* to send a request, to take a reply */
 
 struct operator {
@@ -35,6 +35,7 @@ struct operator {
 	int fd;
 	pid_t pid;
 	uid_t uid;
+	bool monitor; /* may look, and order nothing */
 	int64_t deadline_ms; /* INT64_MAX: it has its reply, and there is no deadline */
 	int64_t since_ms;    /* of its last message, or of its connect */
 	uint32_t n_bytes;
@@ -95,6 +96,18 @@ static void operator_answer_kill(
 	session_detach(session, "an operator killed it");
 }
 
+static bool operator_is_monitored(const char *op)
+{
+	static const char *const ops[] = {
+		"status", "sessions", "models", "graphs", "metrics", "requests", "pages", "limits"};
+
+	for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {
+		if (strcmp(op, ops[i]) == 0)
+			return true;
+	}
+	return false;
+}
+
 static void operator_answer(struct operator *operator, const struct admin_request *request)
 {
 	static const struct {
@@ -112,6 +125,11 @@ static void operator_answer(struct operator *operator, const struct admin_reques
 	struct serve *serve = operator->serve;
 	struct reply *reply = &operator->reply;
 
+	if (operator->monitor && !operator_is_monitored(request->op)) {
+		reply_sayf(reply, MIMEO_E_DENIED, "%s: the monitors' socket takes no orders: be root or the daemon's user",
+			request->op);
+		return;
+	}
 	for (size_t i = 0; i < sizeof(listings) / sizeof(listings[0]); i++) {
 		if (strcmp(request->op, listings[i].op) == 0) {
 			listings[i].fill(serve, reply);
@@ -336,12 +354,12 @@ static void operator_turn_away(struct serve *serve, int fd, uid_t uid, int statu
 }
 
 /* Close the connection that has been idle for longest, for a new one. False if all are busy. */
-static bool operator_make_room(struct serve *serve)
+static bool operator_make_room(struct serve *serve, bool monitor)
 {
 	struct operator *operator, *idle = NULL;
 
 	DL_FOREACH (serve->operators, operator) {
-		if (!operator->replying && !operator->drains &&
+		if (operator->monitor == monitor && !operator->replying && !operator->drains &&
 			(!idle || operator->since_ms < idle->since_ms))
 			idle = operator;
 	}
@@ -352,8 +370,18 @@ static bool operator_make_room(struct serve *serve)
 	return true;
 }
 
-/* Takes fd over. */
-static void operator_admit(struct serve *serve, int fd)
+static uint32_t operator_count(const struct serve *serve, bool monitor)
+{
+	const struct operator *operator;
+	uint32_t n = 0;
+
+	DL_FOREACH (serve->operators, operator)
+		n += operator->monitor == monitor;
+	return n;
+}
+
+/* Takes fd over. The mode of the monitors' socket says who may connect there. */
+static void operator_admit(struct serve *serve, int fd, bool monitor)
 {
 	struct socket_peer peer;
 	char text[96], limit[32];
@@ -363,15 +391,16 @@ static void operator_admit(struct serve *serve, int fd)
 		return;
 	}
 	cleanup_close(&peer.pidfd);
-	if (peer.uid != 0 && peer.uid != geteuid()) {
+	if (!monitor && peer.uid != 0 && peer.uid != geteuid()) {
 		snprintf(text, sizeof(text), "uid %u is neither root nor the daemon's own",
 			(unsigned)peer.uid);
 		operator_turn_away(serve, fd, peer.uid, MIMEO_E_DENIED, text);
 		return;
 	}
-	if (serve->n_operators == OPERATORS_MAX && !operator_make_room(serve)) {
+	if (operator_count(serve, monitor) == OPERATORS_MAX && !operator_make_room(serve, monitor)) {
 		snprintf(limit, sizeof(limit), "%u at once", OPERATORS_MAX);
-		msg_quota_explain(&(struct msg_quota){"connections", "", 1, 0, "operators", limit}, text, sizeof(text));
+		msg_quota_explain(&(struct msg_quota){"connections", "", 1, 0, monitor ? "monitors" : "operators",
+			limit}, text, sizeof(text));
 		operator_turn_away(serve, fd, peer.uid, MIMEO_E_QUOTA, text);
 		return;
 	}
@@ -384,11 +413,12 @@ static void operator_admit(struct serve *serve, int fd)
 	operator->fd = fd;
 	operator->pid = peer.pid;
 	operator->uid = peer.uid;
+	operator->monitor = monitor;
 	operator->since_ms = serve_now_ms();
 	operator->deadline_ms = operator->since_ms + OPERATOR_TIMEOUT_MS;
 	DL_APPEND(serve->operators, operator);
 	serve->n_operators++;
-	assert(serve->n_operators <= OPERATORS_MAX);
+	assert(serve->n_operators <= 2 * OPERATORS_MAX);
 	if (loop_add(serve->loop, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP, operator_on_socket, operator,
 		    &operator->source) < 0)
 		operator_free(operator);
@@ -400,7 +430,9 @@ void operators_accept(struct serve *serve)
 	int fd;
 
 	while ((fd = accept_next(serve, serve->operators_socket.fd, &n_turn)) >= 0)
-		operator_admit(serve, fd);
+		operator_admit(serve, fd, false);
+	while ((fd = accept_next(serve, serve->monitors_socket.fd, &n_turn)) >= 0)
+		operator_admit(serve, fd, true);
 }
 
 void operators_free_all(struct serve *serve)

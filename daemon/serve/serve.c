@@ -25,6 +25,7 @@
 #include "daemon/serve/operators.h"
 #include "daemon/serve/receive.h"
 #include "daemon/serve/reload.h"
+#include "daemon/serve/scrape.h"
 #include "daemon/serve/session.h"
 #include "daemon/serve/watchdog.h"
 #include "ipc/cleanup.h"
@@ -208,6 +209,7 @@ static void serve_on_tick(void *userdata, struct loop_source *source, uint32_t e
 
 	handshake_expire(serve, now);
 	operators_expire(serve, now);
+	scrape_run(serve->scrape);
 	sessions_retry(serve);
 	closer_tick(serve->closer);
 	if (now >= serve->detach_deadline_ms && !serve->done) {
@@ -252,6 +254,9 @@ static int serve_init(struct serve *serve)
 	rc = socket_admin_path(serve->admin_socket, serve->socket);
 	if (rc < 0)
 		return rc;
+	rc = serve->options.monitored ? socket_monitor_path(serve->monitor_socket, serve->socket) : 0;
+	if (rc < 0)
+		return rc;
 	if (getrandom(&serve->nonce, sizeof(serve->nonce), 0) < 0)
 		return -errno;
 	rc = msg_codec_new(&serve->codec);
@@ -271,7 +276,12 @@ static int serve_init(struct serve *serve)
 	if (rc < 0)
 		return rc;
 	serve_take_signals(serve->loop);
-	return serve_add_sources(serve);
+	rc = serve_add_sources(serve);
+	if (rc < 0 || !serve->metrics_fd)
+		return rc;
+	rc = scrape_new(serve, serve->metrics_fd, &serve->scrape);
+	serve->metrics_fd = 0;
+	return rc;
 }
 
 static uint64_t serve_descriptors(void)
@@ -307,6 +317,8 @@ int serve_new(const struct serve_options *options, struct serve **ret)
 	serve->clients = options->clients ? *options->clients : (struct serve_listener){.fd = -1};
 	serve->operators_socket =
 		options->operators ? *options->operators : (struct serve_listener){.fd = -1};
+	serve->monitors_socket = (struct serve_listener){.fd = -1};
+	serve->metrics_fd = options->metrics_fd;
 	serve->options.clients = serve->options.operators = NULL;
 	serve->detach_deadline_ms = INT64_MAX;
 	serve->started_ms = options->started_ms ? options->started_ms : serve_now_ms();
@@ -346,6 +358,11 @@ void serve_free(struct serve *serve)
 	serve_close_listener(serve, serve->listener_source, &serve->clients, serve->socket);
 	serve_close_listener(
 		serve, serve->admin_source, &serve->operators_socket, serve->admin_socket);
+	serve_close_listener(
+		serve, serve->monitor_source, &serve->monitors_socket, serve->monitor_socket);
+	scrape_free(serve->scrape);
+	if (serve->metrics_fd)
+		close(serve->metrics_fd);
 	closer_free(serve->closer);
 	if (serve->loop) {
 		serve_restore_signals();
@@ -369,6 +386,15 @@ static int serve_listen(struct serve *serve, struct serve_listener *listener, co
 
 	return rc < 0 ? rc
 		: loop_add(serve->loop, listener->fd, EPOLLIN, serve_on_listener, serve, ret_source);
+}
+
+/* 0 or -errno. The group is set before anybody is accepted. */
+static int serve_listen_monitors(struct serve *serve)
+{
+	int rc = serve_listen(serve, &serve->monitors_socket, serve->monitor_socket, &serve->monitor_source);
+	if (rc < 0)
+		return rc;
+	return chown(serve->monitor_socket, (uid_t)-1, serve->options.monitor_gid) < 0 ? -errno : 0;
 }
 
 #define MIB(bytes) ((double)(bytes) / 1048576)
@@ -423,6 +449,9 @@ int serve_run(struct serve *serve)
 	if (rc < 0)
 		return rc;
 	rc = serve_listen(serve, &serve->clients, serve->socket, &serve->listener_source);
+	if (rc < 0)
+		return rc;
+	rc = serve->options.monitored ? serve_listen_monitors(serve) : 0;
 	if (rc < 0)
 		return rc;
 	assert(serve->clients.fd >= 0 && serve->operators_socket.fd >= 0);

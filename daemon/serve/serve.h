@@ -43,6 +43,9 @@ struct serve_options {
 	/* Bound already, by serve_listener_bind; serve_new takes them over, whatever it returns. NULL: serve_run
 	 * binds them. */
 	const struct serve_listener *clients, *operators;
+	bool monitored; /* the group may connect to the monitors' socket, beside the clients' one */
+	gid_t monitor_gid;
+	int metrics_fd; /* listens for HTTP; serve_new takes it over, whatever it returns; 0: none */
 	const char *device;    /* for people: "cpu" */
 	int64_t started_ms;    /* when the process began to load, by CLOCK_MONOTONIC; 0: now */
 	const char *loop;      /* "auto", "io_uring", "epoll" */

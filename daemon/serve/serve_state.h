@@ -26,13 +26,15 @@ enum serve_state { SERVE_STARTING, SERVE_SERVING, SERVE_DRAINING, SERVE_FAILED }
 
 struct serve {
 	struct serve_options options;
-	char socket[SOCKET_PATH_MAX], admin_socket[SOCKET_PATH_MAX];
+	char socket[SOCKET_PATH_MAX], admin_socket[SOCKET_PATH_MAX], monitor_socket[SOCKET_PATH_MAX];
 	struct loop *loop;
-	struct loop_source *listener_source, *admin_source, *report_source, *timer, *drain_timer;
+	struct loop_source *listener_source, *admin_source, *monitor_source, *report_source, *timer, *drain_timer;
 	uint32_t drain_timeout_s; /* of this drain: a reload changes that of a later one */
 	struct loop_source *builder_source, *watchdog;
 	uint64_t n_pings; /* posted for the watchdog */
-	struct serve_listener clients, operators_socket;
+	struct serve_listener clients, operators_socket, monitors_socket;
+	int metrics_fd;        /* until the scrape has it; 0: none */
+	struct scrape *scrape; /* NULL: no metrics over HTTP */
 	struct closer *closer;
 	struct life *life;
 	struct quota *quota;
@@ -56,7 +58,7 @@ struct serve {
 	struct greeting *greetings;
 	struct session *sessions;
 	struct operator *operators;
-	uint32_t n_greetings, n_in_line, n_sessions, n_operators;
+	uint32_t n_greetings, n_in_line, n_sessions, n_operators; /* n_operators: with monitors */
 	uint64_t n_sessions_total, n_refused;
 	uint64_t n_reclaimed; /* sessions that ended with requests in flight or sequences open */
 	uint64_t n_quota_sessions, n_quota_buffers; /* refused for a limit: connections, calls */

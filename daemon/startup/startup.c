@@ -19,6 +19,7 @@
 #include "daemon/serve/serve.h"
 #include "daemon/startup/startup_draft.h"
 #include "daemon/startup/startup_model.h"
+#include "daemon/startup/startup_monitor.h"
 #include "daemon/startup/startup_reload.h"
 #include "daemon/startup/startup_users.h"
 #include "ipc/cleanup.h"
@@ -45,6 +46,7 @@ struct startup {
 	struct builder *builder;
 	struct loading *loading;
 	struct weights weights;
+	struct serve_options monitor; /* of these what startup_monitor sets */
 	struct reload reload;
 	uint64_t since_ns; /* of its start, by clock_ns */
 };
@@ -327,6 +329,9 @@ static int startup_run(struct startup *startup, struct startup_error *error)
 	rc = startup_lock_sockets(startup, error);
 	if (rc < 0)
 		return rc;
+	rc = startup_monitor(startup->config, startup->socket, &startup->monitor, error);
+	if (rc < 0)
+		return rc;
 	rc = startup_open_device(startup, error);
 	if (rc < 0)
 		return rc;
@@ -379,6 +384,9 @@ int startup_serve(struct startup *startup, bool *ret_abandoned)
 		.reload_userdata = &startup->reload,
 		.socket = startup->socket,
 		.device = startup->info.name,
+		.monitored = startup->monitor.monitored,
+		.monitor_gid = startup->monitor.monitor_gid,
+		.metrics_fd = startup->monitor.metrics_fd,
 		.buffer_granularity = startup->info.export_granularity,
 		.loop = config->loop[0] ? config->loop : NULL,
 		.max_entries = RING_ENTRIES_MAX,
@@ -395,6 +403,7 @@ int startup_serve(struct startup *startup, bool *ret_abandoned)
 	loading_end(startup->loading, &clients, &operators);
 	options.clients = &clients;
 	options.operators = &operators;
+	startup->monitor.metrics_fd = 0;
 	int rc = serve_new(&options, &serve);
 	interrupt_disarm();
 	if (rc < 0) {
@@ -421,6 +430,8 @@ void startup_free(struct startup *startup)
 	if (!startup)
 		return;
 	loading_free(startup->loading);
+	if (startup->monitor.metrics_fd)
+		close(startup->monitor.metrics_fd);
 	/* Stopped first: then it posts nothing more to the builder, and its last step has completed. */
 	engine_stop(startup->engine);
 	builder_free(startup->builder);

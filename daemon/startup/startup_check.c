@@ -2,6 +2,7 @@
 #include "daemon/startup/startup_check.h"
 
 #include "daemon/model/draft.h"
+#include "daemon/startup/startup_monitor.h"
 #include "daemon/startup/startup_users.h"
 
 static uint32_t startup_check_draft(const struct config_model *options, const struct model_config *target, FILE *out)
@@ -40,9 +41,14 @@ uint32_t startup_check(const struct config *config, FILE *out)
 {
 	struct startup_error error;
 	struct weights weights;
+	gid_t monitors;
 	uint32_t n = 0;
 
 	if (startup_find_users(config, &weights, &error) < 0) {
+		fprintf(out, "mimeod: %s\n", error.text);
+		n++;
+	}
+	if (config->monitor_group[0] && startup_monitor_find(config, &monitors, &error) < 0) {
 		fprintf(out, "mimeod: %s\n", error.text);
 		n++;
 	}

@@ -86,6 +86,8 @@ static const struct {
 	{ "max_client_buffer_bytes", "3M", "3M", { "9223372036854775808", "x" } },
 	{ "max_buffer_bytes", "0", "0", { "9223372036854775808", "1B" } },
 	{ "allow_client_ipc", "yes", "yes", { "same", "uid", "YES", "or", "1" } },
+	{ "monitor_group", "prometheus", "prometheus", { "?", "a/b", "@staff", "a-name-of-33-bytes-is-longer-than-" } },
+	{ "metrics_port", "9400", "9400", { "65536", "-1", "localhost:9400" } },
 	{ "token_us", "60000000", "60000000", { "60000001", "-1", "soon" } },
 	{ "spin_us", "forever", "forever", { "always", "1000001", "-1" } },
 	{ "drain_timeout_s", "0", "0", { "86401", "1.5s", "25h", "1d" } },

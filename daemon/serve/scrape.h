@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_SERVE_SCRAPE_H
+#define MIMEO_DAEMON_SERVE_SCRAPE_H
+
+/*
+ * GET /metrics over HTTP for Prometheus, by libmicrohttpd on the loop thread. Whoever reaches the socket may read: the
+ * daemon listens on the loopback address alone. At most SCRAPE_CONNECTIONS connections, each with a time limit.
+ */
+
+#include "daemon/serve/serve_state.h"
+
+#define SCRAPE_CONNECTIONS 16
+
+struct scrape;
+
+/* Takes the listening socket over, whatever it returns. 0 or -errno: -ENOTSUP without libmicrohttpd. */
+int scrape_new(struct serve *serve, int listener, struct scrape **ret);
+void scrape_free(struct scrape *scrape);
+/* Time has passed: close connections that were idle for too long. NULL is fine. */
+void scrape_run(struct scrape *scrape);
+
+#endif
