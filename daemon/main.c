@@ -27,6 +27,10 @@ static int main_serve(const struct config *config, int argc, char **argv)
 	struct startup *startup;
 	bool abandoned;
 
+	enum log_format format = LOG_FORMAT_AUTO;
+
+	(void)log_format_parse(config->log_format, &format); /* one of these: config_value.c */
+	log_set_format(format);
 	log_set_level(config->log_level);
 	if (interrupt_arm() < 0) {
 		log_error("cannot start a thread");

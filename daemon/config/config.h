@@ -102,6 +102,8 @@ struct config {
 	uint32_t spin_us; /* CONFIG_SPIN_FOREVER: never sleep */
 	uint32_t drain_timeout_s; /* 0: no limit */
 	enum log_level log_level;
+	char log_format[16];  /* "auto", "text", "json" */
+	char request_log[16]; /* "yes", "no" */
 	char file[CONFIG_FOLDER_MAX]; /* the main one, which may be missing; "": there is none. Cut if it is longer */
 	uint32_t n_files;             /* that were read, with fragments */
 };
@@ -123,7 +125,6 @@ enum config_kind {
 	CONFIG_MODE,     /* enum graph_mode */
 	CONFIG_MASK,     /* struct mask_text */
 	CONFIG_FOLDER,   /* char[CONFIG_FOLDER_MAX]; "none" is ""; a folder of that name is ./none, and one named mtp ./mtp */
-	CONFIG_FOLDER,   /* char[CONFIG_FOLDER_MAX]; "none" is "", and a folder of that name ./none */
 	CONFIG_GROUP,    /* char[CONFIG_GROUP_MAX]; "none" is "" */
 	CONFIG_LEVEL,    /* enum log_level */
 	CONFIG_DEVICE,   /* char[16] */
@@ -148,7 +149,7 @@ struct config_key {
 	const char *accepted; /* "auto, naive or paged"; of an integer: appended to its range; or NULL */
 };
 
-#define CONFIG_N_KEYS 39
+#define CONFIG_N_KEYS 41
 extern const struct config_key config_keys[CONFIG_N_KEYS];
 
 /* Adds a sentence to the error. -EINVAL. */

@@ -111,6 +111,10 @@ const struct config_key config_keys[CONFIG_N_KEYS] = {
 		CONFIG_CHOICE, AT(loop), .accepted = "auto, io_uring or epoll"},
 	{"log_level", "LEVEL", "info", NULL, "error, warn, info, debug", CONFIG_LEVEL,
 		AT_LIVE(log_level), .accepted = "error, warn, info or debug"},
+	{"log_format", "FORMAT", "auto", NULL, "lines of the log: text, json, or what suits standard error (auto)",
+		CONFIG_CHOICE, AT(log_format), .accepted = "auto, text or json"},
+	{"request_log", "yes|no", "no", NULL, "a line of the log for each request that ends", CONFIG_CHOICE,
+		AT_LIVE(request_log), .accepted = "yes or no"},
 };
 _Static_assert(CONFIG_SOCKET_MAX == 102 && CONFIG_FOLDER_MAX == 1024, "as config_keys says");
 
@@ -436,7 +440,7 @@ void config_copy(const struct config_key *key, const struct config *from, struct
 		memcpy(place, source, sizeof(uint64_t));
 		break;
 	case CONFIG_CHOICE:
-		memcpy(place, source, sizeof(to->allow_client_ipc));
+		memcpy(place, source, sizeof(to->allow_client_ipc)); /* as all of this kind */
 		break;
 	case CONFIG_LEVEL:
 		to->log_level = from->log_level;

@@ -31,10 +31,11 @@ int ask_send(int fd, const struct ask *ask)
 
 	msgpack_sbuffer_init(&buffer);
 	msgpack_packer_init(&packer, &buffer, msgpack_sbuffer_write);
-	msgpack_pack_map(&packer, 1 + ask->has_session + ask->has_request + !!ask->model + !!ask->graph);
+	msgpack_pack_map(&packer, 1 + ask->has_session + ask->has_request + !!ask->model + !!ask->graph + !!ask->setting);
 	ask_pack_pair(&packer, ADMIN_OP, ask->op);
 	ask_pack_pair(&packer, ADMIN_MODEL, ask->model);
 	ask_pack_pair(&packer, ADMIN_GRAPH, ask->graph);
+	ask_pack_pair(&packer, ADMIN_SETTING, ask->setting);
 	if (ask->has_session) {
 		ask_pack_text(&packer, ADMIN_SESSION);
 		msgpack_pack_uint64(&packer, ask->session);

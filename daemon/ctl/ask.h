@@ -26,7 +26,7 @@ struct answer {
 
 /* A request; without the keys that are NULL, or the numbers that it has not. */
 struct ask {
-	const char *op, *model, *graph;
+	const char *op, *model, *graph, *setting;
 	uint64_t session, request;
 	bool has_session, has_request;
 };

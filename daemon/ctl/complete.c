@@ -145,12 +145,23 @@ static int complete_matched(const struct complete *complete, const struct verb *
 	return n;
 }
 
+static void complete_settings(const struct complete *complete)
+{
+	static const char *const settings[] = {"log_level=error", "log_level=warn", "log_level=info", "log_level=debug",
+		"request_log=yes", "request_log=no"};
+
+	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
+		complete_offer(complete, settings[i], "");
+}
+
 static void complete_argument(const struct complete *complete, const struct verb *verb, int n)
 {
 	if (verb->argument == VERB_SESSION && n == 0)
 		complete_names(complete, NAMES_SESSIONS);
 	else if (verb->argument == VERB_REQUEST && n == 0)
 		complete_names(complete, NAMES_REQUESTS);
+	else if (verb->argument == VERB_SETTING && n == 0)
+		complete_settings(complete);
 	else if (verb->argument == VERB_GRAPH && n <= 1)
 		complete_graphs(complete, verb, n ? complete->words[complete->n_words - 1] : NULL);
 }

@@ -95,6 +95,7 @@ static int main_make_ask(struct main_settings *options)
 		.op = verb->op,
 		.model = options->filter.model,
 		.graph = verb->argument == VERB_GRAPH ? command->graph : NULL,
+		.setting = verb->argument == VERB_SETTING ? command->words[0] : NULL,
 		.session = command->id,
 		.has_session = verb->argument == VERB_SESSION && verb->kind == VERB_ORDERS,
 		.request = command->id,

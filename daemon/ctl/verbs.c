@@ -39,6 +39,7 @@ static const struct verb verbs[] = {
 	{"top", "", "live view of rates, latencies, queues and pages; keys sort, filter, kill and cancel", "top",
 		VERB_NOTHING, VERB_WATCHES, VERB_TAKES_TOP},
 	{"metrics", "", "all counters in Prometheus' text format", "metrics"},
+	{"set", "NAME=VALUE", "change log_level or request_log until a reload", "set", VERB_SETTING, VERB_ORDERS},
 	{"reload", "", "read the configuration again: applies what can change while it serves, and names what needs a "
 		"restart", "reload", VERB_NOTHING, VERB_ORDERS},
 	{"drain", "", "refuse new requests, finish those in flight, exit; waits for it", "drain", VERB_NOTHING,
@@ -198,6 +199,9 @@ int verbs_parse(char **words, int n_words, struct verbs_command *ret)
 		return verbs_parse_id(ret);
 	case VERB_GRAPH:
 		return verbs_parse_graph(ret);
+	case VERB_SETTING:
+		return ret->n_words == 1 && strchr(ret->words[0], '=')
+			? EXIT_DONE : verbs_refuse("set needs one NAME=VALUE");
 	case VERB_WORDS:
 		return EXIT_DONE;
 	case VERB_NOTHING:

@@ -204,6 +204,7 @@ static void engine_connect(struct engine *engine)
 	engine->accounting.runners = engine->lane.runners = engine->runners;
 	engine->accounting.loop = engine->lane.loop = engine->loop;
 	engine->accounting.reports = &engine->reports;
+	engine->accounting.request_log = &engine->request_log;
 	engine->accounting.admit = true;
 	engine->lane.device = engine->device;
 	engine->lane.accounting = &engine->accounting;

@@ -11,6 +11,11 @@ const struct engine_stats *engine_stats(const struct engine *engine)
 	return &engine->stats;
 }
 
+struct request_log *engine_request_log(struct engine *engine)
+{
+	return &engine->request_log;
+}
+
 const char *engine_loop_name(const struct engine *engine)
 {
 	return loop_name(engine->loop);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "daemon/engine/query_run.h"
+#include "daemon/engine/requests/names.h"
 #include "daemon/engine/requests/finish.h"
 #include "daemon/engine/requests/held.h"
 #include "daemon/engine/requests/pinned.h"
@@ -32,26 +33,6 @@ struct engine_query *engine_query_take(struct engine *engine)
 }
 
 /* ---- requests ---- */
-
-static const char *query_op_name(unsigned op)
-{
-	static const char *const names[] = {
-		[RING_OP_GENERATE] = "generate",
-		[RING_OP_STEP] = "step",
-		[RING_OP_OPEN] = "open",
-		[RING_OP_FORK] = "fork",
-		[RING_OP_TRUNCATE] = "truncate",
-		[RING_OP_CLOSE] = "close",
-		[RING_OP_LENGTH] = "length",
-	};
-
-	return op < sizeof(names) / sizeof(names[0]) && names[op] ? names[op] : "unknown";
-}
-
-static const char *query_class_name(uint32_t class)
-{
-	return class == MIMEO_CLASS_INTERACTIVE ? "interactive" : class == MIMEO_CLASS_BATCH ? "batch" : "normal";
-}
 
 static enum engine_request_state query_state(const struct request *request)
 {
@@ -83,8 +64,8 @@ static struct engine_request_facts query_facts(const struct engine_session *sess
 {
 	struct engine_request_facts facts = {
 		.id = id,
-		.op = query_op_name(op),
-		.class = query_class_name(MIMEO_CLASS_NORMAL),
+		.op = request_op_name(op),
+		.class = request_class_name(MIMEO_CLASS_NORMAL),
 		.model = ENGINE_ALL,
 		.session = session->port->session,
 		.uid = session->port->uid,
@@ -99,7 +80,7 @@ static struct engine_request_facts query_request(const struct request *request, 
 {
 	struct engine_request_facts facts = query_facts(request->session, request->order, request->op);
 
-	facts.class = query_class_name(request->class);
+	facts.class = request_class_name(request->class);
 	facts.state = query_state(request);
 	facts.sequence = request->sequence;
 	facts.n_rows = request->n_rows;

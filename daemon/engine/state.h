@@ -13,6 +13,7 @@
 
 #include "daemon/engine/lane/lane.h"
 #include "daemon/engine/mailbox.h"
+#include "daemon/engine/request_log.h"
 #include "daemon/engine/requests/engine_session.h"
 
 struct engine {
@@ -23,6 +24,7 @@ struct engine {
 	struct runner *runners; /* [n_runners] */
 	uint32_t n_runners;
 	struct reports reports;
+	struct request_log request_log;
 	struct accounting accounting;
 	struct lane lane;
 	struct mailbox mailbox;

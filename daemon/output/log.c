@@ -13,45 +13,37 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <time.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include "daemon/output/log_line.h"
 #include "ipc/clock.h"
-#include "ipc/text.h"
 
-static const struct {
-	const char *name;
-	int priority; /* syslog's */
-} log_levels[] = {
-	[LOG_LEVEL_ERROR] = { "error", 3 },
-	[LOG_LEVEL_WARN] = { "warn", 4 },
-	[LOG_LEVEL_INFO] = { "info", 6 },
-	[LOG_LEVEL_DEBUG] = { "debug", 7 },
-};
-
-enum { N_LEVELS = sizeof(log_levels) / sizeof(log_levels[0]) };
+#define LOG_JOURNAL "/run/systemd/journal/socket"
 
 static int log_fd = STDERR_FILENO;
 static mode_t log_type; /* S_IFIFO, S_IFSOCK: it may have no space */
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t log_n_lost; /* under log_lock */
-static bool log_journal;
+static enum log_line_form log_form;
+static int log_journal = -1; /* its socket, for messages with fields; -1: none */
 static _Atomic int log_level = LOG_LEVEL_INFO;
 
-const char *log_level_name(enum log_level level)
+void log_set_journal(const char *path)
 {
-	return log_levels[level].name;
-}
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
 
-int log_level_parse(const char *text, enum log_level *ret)
-{
-	for (int i = 0; i < N_LEVELS; i++) {
-		if (strcmp(text, log_levels[i].name) == 0) {
-			*ret = (enum log_level)i;
-			return 0;
-		}
-	}
-	return -EINVAL;
+	if (log_journal >= 0)
+		close(log_journal);
+	log_journal = -1;
+	if (!path || strlen(path) >= sizeof(address.sun_path))
+		return;
+	strcpy(address.sun_path, path);
+	log_journal = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (log_journal < 0 || connect(log_journal, (const struct sockaddr *)&address, sizeof(address)) == 0)
+		return;
+	close(log_journal);
+	log_journal = -1;
 }
 
 void log_open(int fd)
@@ -64,8 +56,31 @@ void log_open(int fd)
 	log_fd = fd;
 	log_type = known ? status.st_mode & S_IFMT : 0;
 	log_n_lost = 0;
-	log_journal = stream && sscanf(stream, "%" SCNuMAX ":%" SCNuMAX, &device, &inode) == 2 && known &&
-		      status.st_dev == device && status.st_ino == inode;
+	log_form = stream && sscanf(stream, "%" SCNuMAX ":%" SCNuMAX, &device, &inode) == 2 && known &&
+			status.st_dev == device && status.st_ino == inode ? LOG_LINE_PRIORITY : LOG_LINE_TEXT;
+	log_set_journal(log_form == LOG_LINE_PRIORITY ? LOG_JOURNAL : NULL);
+}
+
+int log_format_parse(const char *text, enum log_format *ret)
+{
+	static const char *const names[] = {
+		[LOG_FORMAT_AUTO] = "auto", [LOG_FORMAT_JSON] = "json", [LOG_FORMAT_TEXT] = "text"};
+
+	for (int i = 0; i < (int)(sizeof(names) / sizeof(names[0])); i++) {
+		if (strcmp(text, names[i]) == 0) {
+			*ret = (enum log_format)i;
+			return 0;
+		}
+	}
+	return -EINVAL;
+}
+
+void log_set_format(enum log_format format)
+{
+	if (format == LOG_FORMAT_AUTO)
+		return;
+	log_form = format == LOG_FORMAT_JSON ? LOG_LINE_JSON : LOG_LINE_TEXT;
+	log_set_journal(NULL);
 }
 
 void log_set_level(enum log_level level)
@@ -78,58 +93,7 @@ bool log_enabled(enum log_level level)
 	return (int)level <= atomic_load_explicit(&log_level, memory_order_relaxed);
 }
 
-/* ---- escaping ---- */
-
-size_t log_escape(const char *text, size_t length, char *ret, size_t size)
-{
-	size_t used = 0;
-
-	if (size == 0)
-		return 0;
-	for (size_t i = 0; i < length;) {
-		size_t n = text_step(text + i, length - i);
-		char escaped[5];
-		const char *piece = text + i;
-		size_t piece_length = n;
-
-		if (n == 0) {
-			unsigned char byte = (unsigned char)text[i];
-			const char *letter = strchr("\nn\tt\rr", byte);
-
-			if (byte && byte < 0x20 && letter)
-				snprintf(escaped, sizeof(escaped), "\\%c", letter[1]);
-			else
-				snprintf(escaped, sizeof(escaped), "\\x%02x", byte);
-			piece = escaped;
-			piece_length = strlen(escaped);
-			n = 1;
-		}
-		assert(n <= length - i);
-		if (used + piece_length >= size)
-			break;
-		memcpy(ret + used, piece, piece_length);
-		used += piece_length;
-		i += n;
-	}
-	ret[used] = '\0';
-	return used;
-}
-
 /* ---- writing ---- */
-
-static size_t log_put_prefix(enum log_level level, char *line, size_t size)
-{
-	struct timespec now;
-	struct tm local;
-
-	if (log_journal)
-		return (size_t)snprintf(line, size, "<%d>", log_levels[level].priority);
-	clock_gettime(CLOCK_REALTIME, &now);
-	localtime_r(&now.tv_sec, &local);
-	size_t used = strftime(line, size, "%Y-%m-%d %H:%M:%S", &local);
-	return used + (size_t)snprintf(line + used, size - used, ".%03ld %s: ",
-			      now.tv_nsec / 1000000, log_levels[level].name);
-}
 
 /* A pipe or socket that nobody reads must not block the thread. O_NONBLOCK would be set for every process
  * that shares the pipe. A pipe that polls writable accepts PIPE_BUF bytes unless another process writes
@@ -153,13 +117,13 @@ static bool log_put(const char *line, size_t size)
 static bool log_report_lost(void)
 {
 	uint64_t n = log_n_lost;
-	char line[128];
+	char text[96], line[LOG_LINE_MAX];
 
 	if (n == 0)
 		return true;
-	size_t used = log_put_prefix(LOG_LEVEL_WARN, line, sizeof(line));
-	used += (size_t)snprintf(line + used, sizeof(line) - used,
-		"%" PRIu64 " line%s of the log lost: nobody read them\n", n, n == 1 ? "" : "s");
+	int length = snprintf(
+		text, sizeof(text), "%" PRIu64 " line%s of the log lost: nobody read them", n, n == 1 ? "" : "s");
+	size_t used = log_line_write(log_form, LOG_LEVEL_WARN, text, (size_t)length, NULL, 0, line, sizeof(line));
 	if (!log_put(line, used))
 		return false;
 	log_n_lost = 0;
@@ -188,10 +152,25 @@ __attribute__((format(printf, 2, 0))) static void log_write_line(enum log_level 
 		n = snprintf(text, sizeof(text), "(no text: %s)", format);
 	if ((size_t)n >= sizeof(text))
 		n = sizeof(text) - 1;
-	size_t used = log_put_prefix(level, line, sizeof(line));
-	used += log_escape(text, (size_t)n, line + used, sizeof(line) - used);
-	assert(used < sizeof(line));
-	line[used++] = '\n'; /* in the terminator's place */
+	log_put_or_lose(line, log_line_write(log_form, level, text, (size_t)n, NULL, 0, line, sizeof(line)));
+	errno = saved_errno;
+}
+
+void log_write_fields(enum log_level level, const char *text, const struct log_field *fields, size_t n_fields)
+{
+	const size_t length = strlen(text);
+	char line[LOG_LINE_MAX];
+	int saved_errno = errno;
+	size_t used;
+
+	if (log_journal >= 0) {
+		used = log_line_write(LOG_LINE_JOURNAL, level, text, length, fields, n_fields, line, sizeof(line));
+		if (send(log_journal, line, used, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) {
+			errno = saved_errno;
+			return;
+		}
+	}
+	used = log_line_write(log_form, level, text, length, fields, n_fields, line, sizeof(line));
 	log_put_or_lose(line, used);
 	errno = saved_errno;
 }

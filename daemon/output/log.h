@@ -5,7 +5,8 @@
 /*
  * The daemon's log: one line a message, on standard error, written by one write(2), from any
  * thread. Under systemd's journal a line begins with its priority (sd-daemon(3)), elsewhere with
- * the time and the level.
+ * the time and the level; or it is a JSON object. A message with fields goes to the journal's own socket, with
+ * fields of the journal.
  *
  * A pipe or socket that has no space blocks no thread: the line is lost and counted, and the count is
  * logged when it has space again.
@@ -38,6 +39,27 @@ void log_open(int fd);
 /* Info until then. From any thread. */
 void log_set_level(enum log_level level);
 bool log_enabled(enum log_level level);
+
+/* syslog's number of the level. */
+int log_level_priority(enum log_level level);
+
+enum log_format { LOG_FORMAT_AUTO, LOG_FORMAT_JSON, LOG_FORMAT_TEXT };
+/* "auto", "json", "text"; -EINVAL. */
+int log_format_parse(const char *text, enum log_format *ret);
+/* Auto until then: what suits standard error. Before threads start. */
+void log_set_format(enum log_format format);
+/* The journal's socket, of that path: before threads start; NULL: none. For tests: log_open finds the right one. */
+void log_set_journal(const char *path);
+
+struct log_field {
+	const char *name; /* lower case, a-z and '_' */
+	enum { LOG_FIELD_TEXT, LOG_FIELD_COUNT, LOG_FIELD_SECONDS } kind;
+	const char *text;
+	uint64_t count;
+	double seconds;
+};
+/* A message with fields: name=value behind a text, keys of JSON, or fields of the journal. */
+void log_write_fields(enum log_level level, const char *text, const struct log_field *fields, size_t n_fields);
 
 /* Keeps errno. */
 void log_write(enum log_level level, const char *format, ...)

@@ -43,6 +43,8 @@ static bool admin_request_fill(struct admin_request *request, const msgpack_obje
 				   admin_request_take_text(value, request->op, sizeof(request->op))) &&
 			!(admin_request_key_is(key, ADMIN_MODEL) &&
 				admin_request_take_text(value, request->model, sizeof(request->model))) &&
+			!(admin_request_key_is(key, ADMIN_SETTING) &&
+				admin_request_take_text(value, request->setting, sizeof(request->setting))) &&
 			!(admin_request_key_is(key, ADMIN_GRAPH) &&
 				admin_request_take_text(value, request->graph, sizeof(request->graph)))) {
 			return false;

@@ -14,7 +14,7 @@ struct admin_request {
 	bool has_session;
 	uint64_t request;
 	bool has_request;
-	char model[64], graph[32]; /* "": not given */
+	char model[64], graph[32], setting[64]; /* "": not given */
 };
 
 /* False if these bytes are no request. */

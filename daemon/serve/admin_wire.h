@@ -11,6 +11,7 @@
  *	{"op": "kill", "session": number}
  *	{"op": "cancel", "request": number}
  *	{"op": "drop_pages", "model": name}
+ *	{"op": "set", "setting": "log_level=debug"}
  *	{"op": "capture"|"drop", "model": name, "graph": name|"all"|"idle"}
  *
  * (without "model": all models; a graph's name is the one in "graphs"; "idle" with drop only, and for all
@@ -38,6 +39,7 @@
 #define ADMIN_REQUEST "request"
 #define ADMIN_MODEL "model"
 #define ADMIN_GRAPH "graph"
+#define ADMIN_SETTING "setting"
 #define ADMIN_STATUS "status"
 #define ADMIN_TEXT "text"
 #define ADMIN_MORE "more"

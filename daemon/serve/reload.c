@@ -10,6 +10,7 @@
 
 #include "daemon/serve/calls.h"
 #include "daemon/serve/notify.h"
+#include "daemon/serve/request_lines.h"
 #include "daemon/serve/session.h"
 #include "ipc/cleanup.h"
 #include "ipc/socket.h"
@@ -58,6 +59,7 @@ static void reload_apply(struct serve *serve, const struct serve_options *option
 	struct session *session;
 
 	serve->options = *options;
+	request_lines_set(serve);
 	quota_set_totals(serve->quota, &totals);
 	serve->line_moves = true; /* those in line may fit now */
 	DL_FOREACH (serve->sessions, session)

@@ -25,6 +25,7 @@
 #include "daemon/serve/operators.h"
 #include "daemon/serve/receive.h"
 #include "daemon/serve/reload.h"
+#include "daemon/serve/request_lines.h"
 #include "daemon/serve/scrape.h"
 #include "daemon/serve/session.h"
 #include "daemon/serve/watchdog.h"
@@ -366,6 +367,7 @@ void serve_free(struct serve *serve)
 	closer_free(serve->closer);
 	if (serve->loop) {
 		serve_restore_signals();
+		request_lines_end(serve);
 		loop_remove(serve->loop, serve->report_source);
 		loop_remove(serve->loop, serve->builder_source);
 		loop_remove(serve->loop, serve->timer);
@@ -457,6 +459,7 @@ int serve_run(struct serve *serve)
 	assert(serve->clients.fd >= 0 && serve->operators_socket.fd >= 0);
 	serve->accept_more = true; /* who has connected before */
 	serve->state = SERVE_SERVING;
+	request_lines_set(serve);
 	serve_announce(serve);
 
 	for (;;) {

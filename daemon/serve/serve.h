@@ -60,6 +60,7 @@ struct serve_options {
 	uint32_t max_requests;    /* slots, for the counters */
 	uint32_t drain_timeout_s; /* * then requests in flight end with DRAINING; 0: no limit */
 	enum log_level log_level; /* * in force already, until a reload */
+	bool request_log; /* * a line for each request that ends */
 	uint32_t handshake_timeout_ms; /* 0: 5000 */
 	uint32_t max_greetings; /* connections without a session, a quarter of them one user's; 0: an eighth
 	                           of the descriptors that the process may open, 128 to 1024 */

@@ -31,6 +31,7 @@ struct serve {
 	struct loop_source *listener_source, *admin_source, *monitor_source, *report_source, *timer, *drain_timer;
 	uint32_t drain_timeout_s; /* of this drain: a reload changes that of a later one */
 	struct loop_source *builder_source, *watchdog;
+	struct loop_source *request_lines; /* a timer; NULL: requests are not logged */
 	uint64_t n_pings; /* posted for the watchdog */
 	struct serve_listener clients, operators_socket, monitors_socket;
 	int metrics_fd;        /* until the scrape has it; 0: none */

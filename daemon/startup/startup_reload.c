@@ -31,6 +31,7 @@ void startup_set_limits(const struct config *config, const struct weights *weigh
 	ret->max_sequence_bytes = config->max_sequence_bytes;
 	ret->drain_timeout_s = config->drain_timeout_s;
 	ret->log_level = config->log_level;
+	ret->request_log = strcmp(config->request_log, "yes") == 0;
 }
 
 /* ---- what is different ---- */

@@ -222,11 +222,33 @@ static void test_session_is_shown_by_its_id(void **state)
 	mimeo_close(m);
 }
 
+static void test_ended_requests_are_logged_from_set_to_set(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	const int32_t tokens[] = {1, '1', '+', '2', '='};
+	struct mimeo_generate generate = generate_of(tokens, 5, 3);
+	char line[160];
+
+	assert_int_equal(MIMEOCTL("set", "request_log=yes")->status, 0);
+	submit_generate(m, &generate);
+	const struct mimeo_event event = wait_final(m);
+	snprintf(line, sizeof(line), "outcome=%s op=generate model=%s class=normal session=",
+		event.finish == MIMEO_FINISH_STOP ? "stop" : "length", test_model());
+	assert_true(EVENTUALLY(daemon_log_has(*state, line)));
+	snprintf(line, sizeof(line), " prompt_tokens=5 cached_tokens=0 generated_tokens=%u queue_s=0.", event.n_generated);
+	assert_true(daemon_log_has(*state, line));
+	assert_int_equal(MIMEOCTL("set", "request_log=no")->status, 0);
+	assert_true(daemon_log_has(*state, "an operator set request_log = no"));
+	assert_int_equal(MIMEOCTL("set", "request_log")->status, 3);
+	mimeo_close(m);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		GROUP_TEST(test_request_is_shown_and_cancelled_by_its_id),
 		GROUP_TEST(test_session_is_shown_by_its_id),
+		GROUP_TEST(test_ended_requests_are_logged_from_set_to_set),
 		GROUP_TEST(test_completion_knows_what_the_daemon_has),
 		GROUP_TEST(test_bash_completes_by_the_shipped_script),
 		GROUP_TEST(test_misspelt_names_of_the_daemons_are_corrected),

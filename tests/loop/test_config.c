@@ -93,6 +93,8 @@ static const struct {
 	{ "drain_timeout_s", "0", "0", { "86401", "1.5s", "25h", "1d" } },
 	{ "loop", "epoll", "epoll", { "select", "io-uring" } },
 	{ "log_level", "debug", "debug", { "verbose", "5", "DEBUG", "trace" } },
+	{ "log_format", "json", "json", { "xml", "journal", "JSON" } },
+	{ "request_log", "yes", "yes", { "on", "1", "YES" } },
 };
 enum { N_VALUES = sizeof(values) / sizeof(values[0]) };
 _Static_assert(N_VALUES == CONFIG_N_KEYS, "every key is tested");

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -125,6 +126,71 @@ static void test_log_level_names_are_parsed_back(void **state)
 	}
 	assert_int_equal(log_level_parse("verbose", &level), -EINVAL);
 	assert_int_equal(log_level_parse("", &level), -EINVAL);
+}
+
+/* ---- forms ---- */
+
+static const struct log_field fields[] = {
+	{.name = "request", .kind = LOG_FIELD_COUNT, .count = 17},
+	{.name = "client", .text = "a \"b\"\n<3>c"},
+	{.name = "model", .text = "tinycalc"},
+	{.name = "total_s", .kind = LOG_FIELD_SECONDS, .seconds = 1.5},
+};
+
+static void test_log_fields_stand_behind_a_text(void **state)
+{
+	log_write_fields(LOG_LEVEL_INFO, "request ended", fields, 4);
+	assert_non_null(strstr(written(), " info: request ended request=17 client=\"a \\\"b\\\"\\\\n<3>c\" model=tinycalc "
+		"total_s=1.500000\n"));
+}
+
+static void test_log_in_json_has_an_object_a_line(void **state)
+{
+	static char long_text[3 * LOG_LINE_MAX];
+	const char *line;
+
+	log_set_format(LOG_FORMAT_JSON);
+	log_write_fields(LOG_LEVEL_WARN, "request ended", fields, 4);
+	line = written();
+	assert_int_equal(strncmp(line, "{\"time\":\"2", 10), 0);
+	assert_string_equal(line + strlen("{\"time\":\"2000-01-01T00:00:00.000"),
+		"Z\",\"level\":\"warn\",\"message\":\"request ended\",\"request\":17,"
+		"\"client\":\"a \\\"b\\\"\\\\n<3>c\",\"model\":\"tinycalc\",\"total_s\":1.500000}\n");
+	/* also where its text, or a field, is cut */
+	memset(long_text, '\\', sizeof(long_text) - 1);
+	log_info("%s", long_text);
+	line = written();
+	assert_true(strlen(line) <= LOG_LINE_MAX);
+	assert_string_equal(line + strlen(line) - 3, "\"}\n");
+	long_text[LOG_LINE_MAX / 2 - 40] = '\0';
+	log_write_fields(LOG_LEVEL_INFO, long_text, fields, 4);
+	line = written();
+	assert_null(strstr(line, "\"client\""));
+	assert_string_equal(line + strlen(line) - 2, "}\n");
+}
+
+static void test_log_fields_become_fields_of_the_journal(void **state)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	char bytes[LOG_LINE_MAX + 1];
+
+	snprintf(address.sun_path, sizeof(address.sun_path), "/tmp/mimeo-log-%d", (int)getpid());
+	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	assert_int_equal(bind(fd, (const struct sockaddr *)&address, sizeof(address)), 0);
+	log_set_journal(address.sun_path);
+	log_write_fields(LOG_LEVEL_INFO, "request ended", fields, 4);
+	ssize_t n = recv(fd, bytes, sizeof(bytes) - 1, MSG_DONTWAIT);
+	assert_true(n > 0);
+	bytes[n] = '\0';
+	assert_string_equal(bytes, "PRIORITY=6\nSYSLOG_IDENTIFIER=mimeod\nMESSAGE=request ended request=17 "
+		"client=\"a \\\"b\\\"\\\\n<3>c\" model=tinycalc total_s=1.500000\nMIMEO_REQUEST=17\n"
+		"MIMEO_CLIENT=a \"b\"\\n<3>c\nMIMEO_MODEL=tinycalc\nMIMEO_TOTAL_S=1.500000\n");
+	/* A journal that is gone: the line goes to standard error. */
+	close(fd);
+	unlink(address.sun_path);
+	log_write_fields(LOG_LEVEL_INFO, "request ended", fields, 1);
+	assert_non_null(strstr(written(), "info: request ended request=17\n"));
+	log_set_journal(NULL);
 }
 
 static void test_log_escapes_what_could_forge_or_drive(void **state)
@@ -274,6 +340,9 @@ int main(void)
 		LOG_TEST(test_log_of_another_journal_stream_has_times),
 		LOG_TEST(test_log_below_the_level_is_silent_and_evaluates_nothing),
 		LOG_TEST(test_log_level_names_are_parsed_back),
+		LOG_TEST(test_log_fields_stand_behind_a_text),
+		LOG_TEST(test_log_in_json_has_an_object_a_line),
+		LOG_TEST(test_log_fields_become_fields_of_the_journal),
 		LOG_TEST(test_log_escapes_what_could_forge_or_drive),
 		LOG_TEST(test_log_escape_cuts_between_characters),
 		LOG_TEST(test_log_message_is_one_line_whatever_is_in_it),

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "daemon/engine/query.h"
+#include "daemon/engine/request_log.h"
 #include "ipc/doorbell.h"
 
 #define REPORTS_MAX 1024
@@ -31,6 +32,7 @@ struct engine {
 	bool has_verified_none;
 	atomic_bool hangs;
 	struct engine_stats stats;
+	struct request_log request_log;
 	struct histogram distributions[N_ENGINE_DISTRIBUTIONS];
 	struct model model;
 	struct mode_resolution mode;
@@ -387,6 +389,11 @@ bool engine_report_take(struct engine *engine, struct engine_report *ret)
 const struct engine_stats *engine_stats(const struct engine *engine)
 {
 	return &engine->stats;
+}
+
+struct request_log *engine_request_log(struct engine *engine)
+{
+	return &engine->request_log;
 }
 
 const char *engine_loop_name(const struct engine *engine)

@@ -74,6 +74,8 @@ static uint64_t results_since_last(struct request *request, uint64_t now)
 	const uint64_t since = request->n_generated ? request->last_token_ns : request->deadlines.submitted_ns;
 
 	request->last_token_ns = now;
+	if (!request->n_generated)
+		request->first_token_ns = now;
 	return now > since ? now - since : 0;
 }
 

@@ -10,11 +10,13 @@
 #include "daemon/loop/loop.h"
 
 struct engine_session;
+struct request_log;
 
 struct accounting {
 	const struct engine_options *options;
 	struct engine_stats *stats;
 	struct reports *reports;
+	struct request_log *request_log;
 	struct loop *loop;
 	struct msg_codec *codec;
 	struct runner *runners; /* [n_runners] */

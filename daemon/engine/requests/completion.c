@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "daemon/engine/requests/ended.h"
+
 struct msg_detail completion_detail(const int64_t from[static 5])
 {
 	struct msg_detail ret = {.detail = (unsigned)from[0]};
@@ -93,24 +95,8 @@ void completion_refusal(struct engine_session *session, const struct ring_sqe *s
 
 	completion_set_detail(&cqe, detail);
 	if (status)
-		counter_add(&session->accounting->stats->n_refused, 1);
+		ended_refused(session, sqe, status);
 	completion_push(session, &cqe, 0);
-}
-
-void completion_count(struct engine_session *session, int status)
-{
-	struct engine_stats *stats = session->accounting->stats;
-
-	if (!status || status == MIMEO_E_CANCELLED) {
-		counter_add(status ? &stats->n_cancelled : &stats->n_finished, 1);
-		return;
-	}
-	assert(status < 0 && status > -ENGINE_STATUSES);
-	counter_add(&stats->n_failed, 1);
-	counter_add(&stats->n_failed_with[-status], 1);
-	counter_add(&session->port->n_failed, 1);
-	counter_add(&session->port->n_deadlines, status == MIMEO_E_DEADLINE);
-	counter_add(&session->port->n_quotas, status == MIMEO_E_QUOTA);
 }
 
 void completion_publish(struct accounting *accounting)

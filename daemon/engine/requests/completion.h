@@ -20,8 +20,6 @@ void completion_final(const struct request *request, int status, unsigned finish
 /* For a submission that never became a request. */
 void completion_refusal(struct engine_session *session, const struct ring_sqe *sqe, int status,
 	const struct msg_detail *detail);
-/* Count a request, or a held entry, that ended with `status`. */
-void completion_count(struct engine_session *session, int status);
 /* RING_CQE_TOKENS or RING_CQE_RECORDED. */
 void completion_progress(const struct request *request, enum ring_cqe_kind kind);
 /* Show clients what was posted; rings the doorbells of those that sleep. */

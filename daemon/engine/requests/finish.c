@@ -5,6 +5,7 @@
 #include <utlist.h>
 
 #include "daemon/engine/requests/completion.h"
+#include "daemon/engine/requests/ended.h"
 #include "daemon/engine/requests/held.h"
 #include "daemon/engine/requests/pinned.h"
 #include "daemon/engine/requests/place.h"
@@ -47,16 +48,6 @@ static uint32_t finish_sequence_length(const struct request *request)
 	return s && (s->open || s->ephemeral) ? s->n_tokens : 0;
 }
 
-static void finish_count(const struct request *request)
-{
-	const int status = request->end.status;
-
-	completion_count(request->session, status);
-	if (request->op == RING_OP_GENERATE || request->op == RING_OP_STEP)
-		histogram_add_time(&request->runner->distributions[ENGINE_REQUEST],
-			clock_ns() - request->deadlines.submitted_ns, 1);
-}
-
 static void finish_now(struct request *request)
 {
 	struct engine_session *session = request->session;
@@ -70,7 +61,7 @@ static void finish_now(struct request *request)
 	if (!--session->n_in_flight)
 		share_end(session);
 	accounting->n_requests--;
-	finish_count(request);
+	ended_request(request);
 	accounting->admit = true;
 }
 

@@ -5,6 +5,7 @@
 #include <utlist.h>
 
 #include "daemon/engine/requests/completion.h"
+#include "daemon/engine/requests/ended.h"
 
 void held_push(struct engine_session *session, const struct ring_sqe *sqe)
 {
@@ -38,5 +39,5 @@ void held_end(struct engine_session *session, struct held_entry *entry, int stat
 		finish = status == MIMEO_E_CANCELLED ? MIMEO_FINISH_CANCELLED : MIMEO_FINISH_ERROR;
 	held_remove(session, entry);
 	completion_final(&ended, status, finish, detail);
-	completion_count(session, status);
+	ended_held(session, &entry->sqe, entry->order, status);
 }

@@ -60,6 +60,7 @@ struct request {
 	const uint8_t *mask_words; /* in it: uint64 [tokens of all rows]; NULL: none */
 	struct deadlines deadlines;
 	uint64_t started_ns;       /* when it took its first slot; 0: it has not */
+	uint64_t first_token_ns;   /* when its first token was read; 0: there is none */
 	uint64_t last_token_ns;    /* when its last token was read */
 	uint32_t entry;            /* its index in the submission ring */
 	uint64_t order;            /* of submission, over all sessions; from 1; its id for operators */
