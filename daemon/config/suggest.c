@@ -49,9 +49,11 @@ static const char *suggest_longer(const char *word, const char *const *names, si
 
 const char *suggest(const char *word, const char *const *names, size_t n)
 {
-	const char *found = NULL;
+	const char *found = suggest_longer(word, names, n);
 	unsigned least = SUGGEST_MAX;
 
+	if (found)
+		return found;
 	for (size_t i = 0; i < n && strlen(word) <= SUGGEST_MAX; i++) {
 		const size_t length = strlen(names[i]);
 
@@ -63,5 +65,5 @@ const char *suggest(const char *word, const char *const *names, size_t n)
 		least = distance;
 		found = names[i];
 	}
-	return found ? found : suggest_longer(word, names, n);
+	return found;
 }

@@ -4,9 +4,8 @@
 
 #include <stddef.h>
 
-/* The name that the word was probably meant to be, or NULL: the one with the fewest errors (a character more, less,
- * other, or two exchanged), if they are at most a third of its length; or else the only one that begins with the
- * word. */
+/* The name that the word was probably meant to be, or NULL: the only one that begins with the word; or else the one with
+ * the fewest errors (a character more, less, other, or two exchanged), if they are at most a third of its length. */
 const char *suggest(const char *word, const char *const *names, size_t n);
 
 #endif

@@ -21,6 +21,7 @@
 #include "daemon/ctl/listing.h"
 #include "daemon/ctl/names.h"
 #include "daemon/ctl/order.h"
+#include "daemon/ctl/record.h"
 #include "daemon/ctl/reach.h"
 #include "daemon/ctl/top.h"
 #include "daemon/ctl/users.h"
@@ -95,7 +96,7 @@ static int main_make_ask(struct main_settings *options)
 		.op = verb->op,
 		.model = options->filter.model,
 		.graph = verb->argument == VERB_GRAPH ? command->graph : NULL,
-		.setting = verb->argument == VERB_SETTING ? command->words[0] : NULL,
+		.setting = verb->argument == VERB_SETTING ? command->words[0] : verb->setting,
 		.session = command->id,
 		.has_session = verb->argument == VERB_SESSION && verb->kind == VERB_ORDERS,
 		.request = command->id,
@@ -504,6 +505,8 @@ static int main_run(struct main_settings *options)
 		return main_drain(options, fd, answer);
 	case VERB_FOLLOWS:
 		return main_follow_order(options, fd);
+	case VERB_TRACES:
+		return record_print(fd, answer, stdout);
 	default:
 		break;
 	}

@@ -40,6 +40,10 @@ static const struct verb verbs[] = {
 		VERB_NOTHING, VERB_WATCHES, VERB_TAKES_TOP},
 	{"metrics", "", "all counters in Prometheus' text format", "metrics"},
 	{"set", "NAME=VALUE", "change log_level or request_log until a reload", "set", VERB_SETTING, VERB_ORDERS},
+	{"trace start", "", "begin to record steps, rows, requests and the engine's waits", "trace", VERB_NOTHING,
+		VERB_ORDERS, .setting = "start"},
+	{"trace stop", "", "end that, and print the last 131072 events as JSON for Perfetto", "trace", VERB_NOTHING,
+		VERB_TRACES, .setting = "stop"},
 	{"reload", "", "read the configuration again: applies what can change while it serves, and names what needs a "
 		"restart", "reload", VERB_NOTHING, VERB_ORDERS},
 	{"drain", "", "refuse new requests, finish those in flight, exit; waits for it", "drain", VERB_NOTHING,
@@ -126,6 +130,19 @@ static const struct verb *verbs_find(char **words, int n_words, int *ret_n)
 	return found;
 }
 
+/* Is it the first word of a verb? */
+static bool verbs_begin(const char *first)
+{
+	char word[VERBS_WORD_MAX];
+
+	for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
+		verbs_word(&verbs[i], 0, word, sizeof(word));
+		if (strcmp(word, first) == 0)
+			return true;
+	}
+	return false;
+}
+
 /* Words that would have been right at that place, behind words[0] if index is 1. */
 static const char *verbs_suggest(char **words, int index)
 {
@@ -189,8 +206,11 @@ int verbs_parse(char **words, int n_words, struct verbs_command *ret)
 	if (n_words == 0)
 		return verbs_refuse("a command is missing");
 	ret->verb = verbs_find(words, n_words, &n);
-	if (!ret->verb)
+	if (!ret->verb && !verbs_begin(words[0]))
 		return verbs_refuse_word("unknown command", words, 0);
+	if (!ret->verb)
+		return n_words > 1 ? verbs_refuse_word("unknown command", words, 1)
+				   : verbs_refuse("%s needs a second word", words[0]);
 	ret->words = words + n;
 	ret->n_words = n_words - n;
 	switch (ret->verb->argument) {

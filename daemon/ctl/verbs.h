@@ -23,6 +23,7 @@ enum verb_kind {
 	VERB_FOLLOWS,   /* an order about graphs: waits for it */
 	VERB_DRAINS,
 	VERB_WATCHES,   /* asks again and again */
+	VERB_TRACES,    /* prints a file */
 	VERB_EXAMINES,  /* the machine: needs no daemon */
 	VERB_COMPLETES, /* asks the daemon by itself, if at all */
 };
@@ -39,6 +40,7 @@ struct verb {
 	enum verb_argument argument;
 	enum verb_kind kind;
 	unsigned flags;
+	const char *setting; /* on the wire; or NULL */
 };
 
 #define VERBS_GRAPH_MAX 32 /* of a graph's name, with terminator */

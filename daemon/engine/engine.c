@@ -93,6 +93,18 @@ static bool engine_take(struct engine *engine)
 	return worked || rc;
 }
 
+static bool engine_admit(struct engine *engine)
+{
+	struct trace *trace = &engine->trace;
+	const bool traced = trace_is_on(trace);
+	const uint64_t begin = traced ? clock_ns() : 0;
+	bool worked = admit(&engine->accounting);
+
+	if (traced && worked)
+		trace_put(trace, &(struct trace_event){.kind = TRACE_ADMIT, .begin_ns = begin, .end_ns = clock_ns()});
+	return worked;
+}
+
 bool engine_turn(struct engine *engine)
 {
 	struct accounting *accounting = &engine->accounting;
@@ -107,7 +119,7 @@ bool engine_turn(struct engine *engine)
 		completion_publish(accounting);
 	worked |= late_turn(lane);
 	if (!accounting->lost) {
-		worked |= admit(accounting);
+		worked |= engine_admit(engine);
 		if (!lane->late.due)
 			worked |= step_launch(lane);
 	}
@@ -205,6 +217,7 @@ static void engine_connect(struct engine *engine)
 	engine->accounting.loop = engine->lane.loop = engine->loop;
 	engine->accounting.reports = &engine->reports;
 	engine->accounting.request_log = &engine->request_log;
+	engine->accounting.trace = engine->lane.trace = &engine->trace;
 	engine->accounting.admit = true;
 	engine->lane.device = engine->device;
 	engine->lane.accounting = &engine->accounting;
@@ -320,5 +333,6 @@ void engine_free(struct engine *engine)
 	mailbox_deinit(&engine->mailbox);
 	free(engine->runners);
 	free(engine->check_uses);
+	trace_deinit(&engine->trace);
 	free(engine);
 }

@@ -246,6 +246,8 @@ const struct engine_stats *engine_stats(const struct engine *engine);
 /* Requests that ended, for the loop thread. */
 struct request_log;
 struct request_log *engine_request_log(struct engine *engine);
+struct trace;
+struct trace *engine_trace(struct engine *engine);
 /* "io_uring" or "epoll", and why not io_uring. */
 const char *engine_loop_name(const struct engine *engine);
 const char *engine_loop_reason(const struct engine *engine);

@@ -16,6 +16,11 @@ struct request_log *engine_request_log(struct engine *engine)
 	return &engine->request_log;
 }
 
+struct trace *engine_trace(struct engine *engine)
+{
+	return &engine->trace;
+}
+
 const char *engine_loop_name(const struct engine *engine)
 {
 	return loop_name(engine->loop);

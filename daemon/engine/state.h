@@ -14,6 +14,7 @@
 #include "daemon/engine/lane/lane.h"
 #include "daemon/engine/mailbox.h"
 #include "daemon/engine/request_log.h"
+#include "daemon/engine/trace.h"
 #include "daemon/engine/requests/engine_session.h"
 
 struct engine {
@@ -25,6 +26,7 @@ struct engine {
 	uint32_t n_runners;
 	struct reports reports;
 	struct request_log request_log;
+	struct trace trace;
 	struct accounting accounting;
 	struct lane lane;
 	struct mailbox mailbox;

@@ -12,6 +12,8 @@
  *	{"op": "cancel", "request": number}
  *	{"op": "drop_pages", "model": name}
  *	{"op": "set", "setting": "log_level=debug"}
+ *	{"op": "trace", "setting": "start"|"stop"}
+ *	{"op": "trace", "setting": "read", "request": number of the first event}
  *	{"op": "capture"|"drop", "model": name, "graph": name|"all"|"idle"}
  *
  * (without "model": all models; a graph's name is the one in "graphs"; "idle" with drop only, and for all
@@ -24,6 +26,9 @@
  * longer than a message. status is 0 or one of <mimeo/types.h>, with the reason in text. Keys of rows are
  * strings in a fixed order; values are strings, unsigned integers or floats. A connection carries any number
  * of requests, one at a time: a request that arrives before the last reply has been sent closes it.
+ *
+ * "trace" with "stop" has a row {"first", "end", "lost"}, numbers of events; "read" has events as the text, parts of a JSON
+ * array, and a row {"next", "end"}.
  *
  * "drain" has two replies: one at once, with a row {"pid": number}, and one without rows with the result, before
  * the daemon closes the connection. Other requests may come in between.

@@ -24,6 +24,7 @@
 #include "daemon/serve/reload.h"
 #include "daemon/serve/session.h"
 #include "daemon/serve/set.h"
+#include "daemon/serve/tracing.h"
 #include "daemon/serve/welcome.h"
 #include "ipc/cleanup.h"
 
@@ -141,6 +142,8 @@ static void operator_answer(struct operator *operator, const struct admin_reques
 		return;
 	if (strcmp(request->op, "drain") == 0)
 		operator_answer_drain(operator);
+	else if (strcmp(request->op, "trace") == 0)
+		tracing_answer(serve, request->setting, request->request, reply);
 	else if (strcmp(request->op, "set") == 0)
 		set_answer(serve, request->setting, reply);
 	else if (strcmp(request->op, "kill") == 0)

@@ -243,11 +243,67 @@ static void test_ended_requests_are_logged_from_set_to_set(void **state)
 	mimeo_close(m);
 }
 
+/* The argument of all slices of the trace with that name, summed; NULL: how many they are. */
+static double trace_sum(const json_t *trace, const char *name, const char *argument)
+{
+	const json_t *event;
+	double sum = 0;
+	size_t i;
+
+	json_array_foreach(json_object_get(trace, "traceEvents"), i, event)
+	{
+		if (strcmp(json_string_value(json_object_get(event, "ph")), "X") != 0 ||
+			strcmp(json_string_value(json_object_get(event, "name")), name) != 0)
+			continue;
+		sum += !argument ? 1 : json_number_value(json_object_get(json_object_get(event, "args"), argument));
+	}
+	return sum;
+}
+
+static void test_sums_of_a_trace_are_those_of_the_counters(void **state)
+{
+	static const struct {
+		const char *metric, *slice, *argument;
+	} sums[] = {
+		{"mimeo_steps_total", "step", NULL},
+		{"mimeo_rows_total", "step", "rows"},
+		{"mimeo_tokens_processed_total", "step", "tokens"},
+		{"mimeo_padded_rows_total", "step", "padding"},
+		{"mimeo_requests_finished_total", "generate", NULL},
+		{"mimeo_tokens_generated_total", "generate", "generated_tokens"},
+	};
+	enum { N = sizeof(sums) / sizeof(sums[0]) };
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	const int32_t tokens[] = {1, '1', '+', '2', '='};
+	struct mimeo_generate generate = generate_of(tokens, 5, 20);
+	int64_t before[N];
+
+	for (int i = 0; i < N; i++)
+		before[i] = daemon_metric(*state, sums[i].metric);
+	assert_int_equal(MIMEOCTL("trace", "start")->status, 0);
+	assert_int_equal(MIMEOCTL("trace", "start")->status, 1);
+	for (int i = 0; i < 3; i++) {
+		submit_generate(m, &generate);
+		assert_int_equal(wait_final(m).status, 0);
+	}
+	/* the step behind the last token, too */
+	assert_true(EVENTUALLY(daemon_metric(*state, "mimeo_step_seconds_count") ==
+		daemon_metric(*state, "mimeo_steps_total")));
+	json_t *trace = json_of(MIMEOCTL("trace", "stop"));
+	for (int i = 0; i < N; i++)
+		assert_int_equal(trace_sum(trace, sums[i].slice, sums[i].argument),
+			daemon_metric(*state, sums[i].metric) - before[i]);
+	assert_true(trace_sum(trace, "launch", NULL) == trace_sum(trace, "step", NULL));
+	json_decref(trace);
+	mimeo_close(m);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		GROUP_TEST(test_request_is_shown_and_cancelled_by_its_id),
 		GROUP_TEST(test_session_is_shown_by_its_id),
+		GROUP_TEST(test_sums_of_a_trace_are_those_of_the_counters),
 		GROUP_TEST(test_ended_requests_are_logged_from_set_to_set),
 		GROUP_TEST(test_completion_knows_what_the_daemon_has),
 		GROUP_TEST(test_bash_completes_by_the_shipped_script),

@@ -10,6 +10,7 @@
 
 #include "daemon/engine/query.h"
 #include "daemon/engine/request_log.h"
+#include "daemon/engine/trace.h"
 #include "ipc/doorbell.h"
 
 #define REPORTS_MAX 1024
@@ -33,6 +34,7 @@ struct engine {
 	atomic_bool hangs;
 	struct engine_stats stats;
 	struct request_log request_log;
+	struct trace trace;
 	struct histogram distributions[N_ENGINE_DISTRIBUTIONS];
 	struct model model;
 	struct mode_resolution mode;
@@ -115,6 +117,7 @@ void engine_free(struct engine *engine)
 	if (!engine)
 		return;
 	engine_query_free(engine->query);
+	trace_deinit(&engine->trace);
 	close(engine->report_fd);
 	pthread_mutex_destroy(&engine->lock);
 	free(engine);
@@ -394,6 +397,11 @@ const struct engine_stats *engine_stats(const struct engine *engine)
 struct request_log *engine_request_log(struct engine *engine)
 {
 	return &engine->request_log;
+}
+
+struct trace *engine_trace(struct engine *engine)
+{
+	return &engine->trace;
 }
 
 const char *engine_loop_name(const struct engine *engine)

@@ -238,6 +238,11 @@ static void test_wrong_command_line_is_named_and_exits_3(void **state)
 		{"requests show 7 8", "requests show needs one request number"},
 		{"requests cancel x", "not a request number: x"},
 		{"pages empty", "one word too many: empty"},
+		{"set", "set needs one NAME=VALUE"},
+		{"set log_level", "set needs one NAME=VALUE"},
+		{"set log_level=debug request_log=yes", "set needs one NAME=VALUE"},
+		{"trace stat", "unknown command: stat (did you mean start?)"},
+		{"trace", "trace needs a second word"},
 		{"--model m status", "--model goes with graphs, pages and requests"},
 	};
 	char line[512], expected[256], said[256];
@@ -277,7 +282,9 @@ static void test_words_are_completed_without_a_daemon(void **state)
 		const char *words, *candidates; /* each ahead of a tab, with a blank behind */
 	} table[] = {
 		{"st", "status "},
-		{"''", "status sessions requests pages limits models graphs top metrics reload drain doctor "},
+		{"''", "status sessions requests pages limits models graphs top metrics set trace reload drain doctor "},
+		{"set request", "request_log=yes request_log=no "},
+		{"trace ''", "start stop "},
 		{"--json sessions ''", "show kill "},
 		{"sessions s", "show "},
 		{"graphs", "graphs "},

@@ -194,6 +194,16 @@ static void idle_check_indices(struct lane *lane)
 	}
 }
 
+static void idle_run_loop(struct lane *lane, uint64_t limit_ns)
+{
+	const uint64_t begin = trace_is_on(lane->trace) ? clock_ns() : 0;
+
+	loop_run_for(lane->loop, limit_ns);
+	if (begin && trace_is_on(lane->trace))
+		trace_put(lane->trace,
+			&(struct trace_event){.kind = TRACE_SLEEP, .begin_ns = begin, .end_ns = clock_ns()});
+}
+
 /* Sleep for at most limit_ns; UINT64_MAX: there is nothing in the lane, or it wakes us. */
 static void idle_sleep_until_woken(struct lane *lane, uint64_t limit_ns)
 {
@@ -220,7 +230,7 @@ static void idle_sleep_until_woken(struct lane *lane, uint64_t limit_ns)
 	}
 	if (!stay && !idle_must_not_sleep(lane)) {
 		counter_add(&lane->stats->n_sleeps, 1);
-		loop_run_for(lane->loop, tick && limit_ns > TICK_NS ? TICK_NS : limit_ns);
+		idle_run_loop(lane, tick && limit_ns > TICK_NS ? TICK_NS : limit_ns);
 	}
 	for (uint32_t i = 0; i < lane->accounting->n_sessions; i++)
 		ring_daemon_awake(&lane->accounting->sessions[i]->port->region.ring);

@@ -11,6 +11,7 @@
  *	updates.c   tells slots what their requests say about logits
  *	positions.c computes results of more positions of a row than its last
  *	results.c   reads its results and retires it
+ *	tracing.c   writes a step and its rows into the trace
  *	idle.c      waits, with or without steps in flight
  *	late.c      captures and drops graphs while the daemon serves
  */
@@ -20,12 +21,15 @@
 #include "daemon/engine/lane/pace.h"
 #include "daemon/engine/lane/positions.h"
 #include "daemon/engine/requests/accounting.h"
+#include "daemon/engine/trace.h"
 
 #define LANE_STEPS 2 /* launched ahead of what the host has read, the current one included */
 
 struct inflight_row {
 	struct sequence *sequence;
+	uint64_t request; /* its request's order */
 	bool sample;
+	bool decodes;   /* else it computes tokens of a prompt */
 	bool last;      /* completes the sequence's target */
 	bool verify;    /* its draft tokens are verified: it yields 1 ... 1 + n_drafts tokens, or none */
 	int32_t result; /* index into the inputs slot's logits and hidden, or -1 */
@@ -53,6 +57,8 @@ struct inflight {
 	uint32_t n_drafts;         /* the most draft tokens that one of its rows wants */
 	uint32_t n_prompt;         /* tokens of rows that are no decodes */
 	uint32_t n_decodes;        /* rows that are */
+	enum eager_reason eager;   /* why entry is NULL */
+	uint64_t number;           /* among the steps of all models */
 	uint32_t n_ending;         /* rows whose requests reach max_tokens with it */
 	bool read; /* its results were read, except those of rows with positions; it stays in the lane while its
 	              last part runs */
@@ -80,6 +86,7 @@ struct lane {
 	struct loop *loop;
 	struct engine_stats *stats;
 	struct accounting *accounting;
+	struct trace *trace;
 	struct runner *runners; /* [n_runners] */
 	uint32_t n_runners, runner_turn;
 	struct schedule schedules[ENGINE_MODELS_MAX]; /* by the runners' index */
@@ -119,6 +126,11 @@ bool schedule_rows(struct lane *lane, struct inflight *inflight, struct batch_sh
 
 /* Launch steps until LANE_STEPS are in flight, nothing can run or it is too early (idle.c). True if any was launched. */
 bool step_launch(struct lane *lane);
+
+/* ---- tracing.c ---- */
+
+/* The step has ended, at these times of the device's clock. */
+void tracing_step(struct lane *lane, const struct inflight *inflight, uint64_t began, uint64_t ended);
 
 /* ---- results.c ---- */
 

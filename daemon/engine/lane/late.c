@@ -296,6 +296,12 @@ static bool late_capture_next(struct lane *lane)
 	late->window = rc ? lane->accounting->launched + LANE_STEPS : UINT64_MAX;
 	atomic_store(&entry->capture_ns, took);
 	counter_add(&lane->stats->late_capture_ns, took);
+	if (trace_is_on(lane->trace))
+		trace_put(lane->trace, &(struct trace_event){.kind = TRACE_CAPTURE,
+			.begin_ns = start,
+			.end_ns = start + took,
+			.name = graph_mode_name(entry->descriptor.mode),
+			.values = {0, 0, 0, 0, entry->descriptor.tokens, entry->descriptor.rows}});
 	if (rc && lane->device->ops->status(lane->device))
 		lane_lose_device(lane, rc);
 	if (rc)

@@ -19,6 +19,7 @@
 #include "daemon/engine/requests/finish.h"
 #include "daemon/engine/requests/sequence.h"
 #include "daemon/output/log.h"
+#include "ipc/clock.h"
 
 static void results_count_not_finite(struct runner *runner)
 {
@@ -241,6 +242,8 @@ static void results_count_lane(struct lane *lane, const struct inflight *infligh
 		graph_entry_follow(&inflight->entry->results_ns, *inflight->slot->results_ns - began);
 	counter_add(&lane->stats->lane_ns, ended - began);
 	histogram_add_time(&inflight->runner->distributions[ENGINE_STEP], ended - began, 1);
+	if (trace_is_on(lane->trace))
+		tracing_step(lane, inflight, began, ended);
 	if (inflight->drafts) {
 		counter_add(&inflight->runner->speculation.draft_ns, ended - *inflight->slot->draft_began);
 		counter_add(&inflight->runner->speculation.n_draft_steps, 1);
@@ -293,8 +296,15 @@ static void results_retire(struct lane *lane, struct inflight *inflight)
 	sequence_release_all(runner);
 }
 
+static void results_trace(struct lane *lane, uint64_t begin)
+{
+	trace_put(lane->trace, &(struct trace_event){.kind = TRACE_RESULTS, .begin_ns = begin, .end_ns = clock_ns()});
+}
+
 bool results_take(struct lane *lane)
 {
+	const bool traced = trace_is_on(lane->trace);
+	const uint64_t begin = traced ? clock_ns() : 0;
 	bool any = false, ended = false;
 
 	while (lane_is_ready(lane)) {
@@ -311,6 +321,8 @@ bool results_take(struct lane *lane)
 	}
 	if (any)
 		finish_ended_steps(lane->accounting);
+	if (any && traced)
+		results_trace(lane, begin);
 	/* Once for all steps that ended: if two ended during one sleep, the engine asks to be woken between
 	 * the next two. */
 	if (ended) {

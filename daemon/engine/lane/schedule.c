@@ -214,10 +214,12 @@ static bool schedule_add_row(struct batch *b, struct sequence *s, uint32_t n_tok
 	uint32_t n_run = verify ? 1 + b->runner->options.n_drafts : n_tokens;
 	struct inflight_row row = {
 		.sequence = s,
+		.request = s->request->order,
 		.sample = s->n_computed + n_tokens == s->n_tokens + s->n_pending,
 		.last = s->n_computed < s->target && s->n_computed + n_tokens >= s->target &&
 			s->request->n_rows_unlaunched,
 		.verify = verify,
+		.decodes = decode,
 		.result = -1,
 	};
 

@@ -44,6 +44,7 @@
 #include "daemon/engine/requests/place.h"
 #include "daemon/engine/requests/sequence.h"
 #include "daemon/output/log.h"
+#include "ipc/clock.h"
 
 /* Both devices copy the pairs of a launch in order. */
 static int step_copies(struct lane *lane, struct inflight *inflight)
@@ -375,6 +376,8 @@ static int step_launch_one(struct lane *lane, struct runner *runner, bool *ret_l
 	struct inflight *inflight = &lane->inflight[(lane->first + lane->n_inflight) % LANE_STEPS];
 	struct graph_entry *entry = NULL;
 	enum eager_reason reason = EAGER_NO;
+	const bool traced = trace_is_on(lane->trace);
+	const uint64_t begin = traced ? clock_ns() : 0;
 	struct batch_shape shape;
 	int rc;
 
@@ -396,6 +399,8 @@ static int step_launch_one(struct lane *lane, struct runner *runner, bool *ret_l
 	}
 	if (inflight->n_rows)
 		entry = step_choose_graph(lane, runner, &shape, &reason);
+	inflight->eager = reason;
+	inflight->number = lane->accounting->launched + 1;
 	step_expect(lane, inflight, entry);
 	if (!lane->n_inflight) {
 		inflight->follows &= !lane->idle.hold_until_ns; /* the lane waited for clients */
@@ -413,6 +418,12 @@ static int step_launch_one(struct lane *lane, struct runner *runner, bool *ret_l
 	step_post_recorded(inflight);
 	if (inflight->n_rows)
 		step_count(lane, inflight, reason);
+	if (traced)
+		trace_put(lane->trace, &(struct trace_event){.kind = TRACE_LAUNCH,
+			.begin_ns = begin,
+			.end_ns = clock_ns(),
+			.id = inflight->number,
+			.model = runner->options.name});
 	*ret_launched = true;
 	return 0;
 }

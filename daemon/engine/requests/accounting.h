@@ -11,12 +11,14 @@
 
 struct engine_session;
 struct request_log;
+struct trace;
 
 struct accounting {
 	const struct engine_options *options;
 	struct engine_stats *stats;
 	struct reports *reports;
 	struct request_log *request_log;
+	struct trace *trace;
 	struct loop *loop;
 	struct msg_codec *codec;
 	struct runner *runners; /* [n_runners] */

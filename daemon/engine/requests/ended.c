@@ -6,6 +6,7 @@
 
 #include "daemon/engine/request_log.h"
 #include "daemon/engine/requests/names.h"
+#include "daemon/engine/trace.h"
 #include "ipc/clock.h"
 
 static void ended_count(struct engine_session *session, int status)
@@ -42,6 +43,22 @@ static bool ended_runs(unsigned op)
 	return op == RING_OP_GENERATE || op == RING_OP_STEP;
 }
 
+static void ended_trace(const struct request *request, uint64_t now)
+{
+	trace_put(request->session->accounting->trace, &(struct trace_event){
+		.kind = TRACE_REQUEST,
+		.session = request->session->port->session,
+		.begin_ns = request->deadlines.submitted_ns,
+		.end_ns = now,
+		.middle_ns = {request->started_ns, request->first_token_ns},
+		.id = request->order,
+		.name = request_op_name(request->op),
+		.model = request->runner->options.name,
+		.values = {request->n_prompt, request->n_cached, request->n_generated, (uint32_t)-request->end.status,
+			request->end.finish},
+	});
+}
+
 void ended_request(const struct request *request)
 {
 	const uint64_t now = clock_ns();
@@ -51,6 +68,8 @@ void ended_request(const struct request *request)
 		return;
 	histogram_add_time(
 		&request->runner->distributions[ENGINE_REQUEST], now - request->deadlines.submitted_ns, 1);
+	if (trace_is_on(request->session->accounting->trace))
+		ended_trace(request, now);
 	if (!request_log_is_on(request->session->accounting->request_log))
 		return;
 	ended_record(request->session, &(struct request_record){
