@@ -3,9 +3,9 @@
 #define MIMEO_DAEMON_ENGINE_TRACE_H
 
 /*
- * What the engine did and when, in a ring of the last TRACE_EVENTS events. The engine's thread writes while the trace is
- * on; the loop thread switches it on and off, and reads when it is off. Memory is allocated when it is switched on first.
- * Off, a place that would write costs one load; on, it costs reads of the clock and a copy: no lock or system call.
+ * What the engine did and when, in a ring of the last TRACE_EVENTS events. The engine's thread writes while the trace
+ * is on; the loop thread switches it on and off, and reads when it is off. Memory is allocated when it is switched on
+ * first. Off, a place that would write costs one load; on, reads of the clock and a copy: no lock or system call.
  */
 
 #include <stdatomic.h>

@@ -33,6 +33,7 @@
 #include <assert.h>
 #include <sys/prctl.h>
 
+#include "daemon/engine/probes.h"
 #include "daemon/engine/requests/submissions.h"
 #include "ipc/clock.h"
 
@@ -198,7 +199,9 @@ static void idle_run_loop(struct lane *lane, uint64_t limit_ns)
 {
 	const uint64_t begin = trace_is_on(lane->trace) ? clock_ns() : 0;
 
+	PROBE_SLEEP();
 	loop_run_for(lane->loop, limit_ns);
+	PROBE_WAKE();
 	if (begin && trace_is_on(lane->trace))
 		trace_put(lane->trace,
 			&(struct trace_event){.kind = TRACE_SLEEP, .begin_ns = begin, .end_ns = clock_ns()});

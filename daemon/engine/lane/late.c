@@ -25,6 +25,7 @@
 #include <errno.h>
 #include <utlist.h>
 
+#include "daemon/engine/probes.h"
 #include "daemon/output/log.h"
 #include "ipc/clock.h"
 
@@ -296,6 +297,7 @@ static bool late_capture_next(struct lane *lane)
 	late->window = rc ? lane->accounting->launched + LANE_STEPS : UINT64_MAX;
 	atomic_store(&entry->capture_ns, took);
 	counter_add(&lane->stats->late_capture_ns, took);
+	PROBE_CAPTURE(took);
 	if (trace_is_on(lane->trace))
 		trace_put(lane->trace, &(struct trace_event){.kind = TRACE_CAPTURE,
 			.begin_ns = start,

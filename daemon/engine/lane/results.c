@@ -15,6 +15,7 @@
 
 #include "attention/kv_cache.h"
 #include "daemon/engine/lane/speculation.h"
+#include "daemon/engine/probes.h"
 #include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/finish.h"
 #include "daemon/engine/requests/sequence.h"
@@ -191,6 +192,7 @@ static void results_take_tokens(struct request *request, struct sequence *s, con
 	}
 	results_count_time(s->runner, s->session->port, first, taken, since_last);
 	ended = s->request != request;
+	PROBE_REQUEST_TOKEN(row->request, taken);
 	if (!ended)
 		completion_progress(request, RING_CQE_TOKENS);
 	if (row->verify && s->n_drafts)
@@ -242,6 +244,7 @@ static void results_count_lane(struct lane *lane, const struct inflight *infligh
 		graph_entry_follow(&inflight->entry->results_ns, *inflight->slot->results_ns - began);
 	counter_add(&lane->stats->lane_ns, ended - began);
 	histogram_add_time(&inflight->runner->distributions[ENGINE_STEP], ended - began, 1);
+	PROBE_STEP_END(inflight->number, ended - began);
 	if (trace_is_on(lane->trace))
 		tracing_step(lane, inflight, began, ended);
 	if (inflight->drafts) {

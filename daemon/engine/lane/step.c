@@ -40,6 +40,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "daemon/engine/probes.h"
 #include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/place.h"
 #include "daemon/engine/requests/sequence.h"
@@ -418,6 +419,7 @@ static int step_launch_one(struct lane *lane, struct runner *runner, bool *ret_l
 	step_post_recorded(inflight);
 	if (inflight->n_rows)
 		step_count(lane, inflight, reason);
+	PROBE_STEP_LAUNCH(inflight->number, inflight->n_rows, inflight->slot->record->n_tokens);
 	if (traced)
 		trace_put(lane->trace, &(struct trace_event){.kind = TRACE_LAUNCH,
 			.begin_ns = begin,

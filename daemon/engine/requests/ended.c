@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "daemon/engine/probes.h"
 #include "daemon/engine/request_log.h"
 #include "daemon/engine/requests/names.h"
 #include "daemon/engine/trace.h"
@@ -68,6 +69,8 @@ void ended_request(const struct request *request)
 		return;
 	histogram_add_time(
 		&request->runner->distributions[ENGINE_REQUEST], now - request->deadlines.submitted_ns, 1);
+	PROBE_REQUEST_END(
+		request->order, request->session->port->session, request->end.status, request->n_generated);
 	if (trace_is_on(request->session->accounting->trace))
 		ended_trace(request, now);
 	if (!request_log_is_on(request->session->accounting->request_log))

@@ -15,6 +15,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "daemon/engine/probes.h"
 #include "daemon/engine/requests/charge.h"
 #include "daemon/engine/requests/class.h"
 #include "daemon/engine/requests/completion.h"
@@ -71,6 +72,7 @@ static void start_run_request(struct request *request)
 		request->started_ns = clock_ns();
 		histogram_add_time(&request->runner->distributions[ENGINE_QUEUE],
 			request->started_ns - request->deadlines.submitted_ns, 1);
+		PROBE_REQUEST_START(request->order, request->session->port->session);
 	}
 	request->n_passed = 0;
 	blocked = slots->blocked;
