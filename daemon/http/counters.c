@@ -40,7 +40,7 @@ static void counters_add_replies(const struct counters *counters, struct metrics
 
 			if (counters->replies[e][i] > 0)
 				metrics_add_labelled(metrics, METRIC_COUNTER, "mimeo_http_replies_total",
-					"Replies by endpoint and status", labels,
+					"Replies by endpoint and status.", labels,
 					(double)counters->replies[e][i]);
 		}
 	}
@@ -50,24 +50,27 @@ static void counters_add_totals(const struct counters *c, bool connected, struct
 {
 #define COUNTER(name, help, value) \
 	metrics_add(metrics, METRIC_COUNTER, "mimeo_http_" name "_total", help, (double)(value))
+#define SECONDS(name, help, value) \
+	metrics_add(metrics, METRIC_SECONDS, "mimeo_http_" name "_total", help, (double)(value))
 #define GAUGE(name, help, value) metrics_add(metrics, METRIC_GAUGE, "mimeo_http_" name, help, (double)(value))
-	COUNTER("connections", "Connections accepted", c->connections_accepted);
-	COUNTER("connections_refused", "Connections closed at the limit", c->connections_refused);
-	COUNTER("connections_timed_out", "Connections closed after a time limit", c->connections_timed_out);
-	COUNTER("cancelled", "Requests cancelled because their client was gone or too slow", c->cancelled);
-	COUNTER("slow", "Of these, streams whose client did not read", c->slow);
-	COUNTER("prompt_tokens", "Tokens of prompts", c->tokens_prompt);
-	COUNTER("cached_tokens", "Tokens of prompts that the prefix cache had", c->tokens_cached);
-	COUNTER("completion_tokens", "Tokens generated", c->tokens_generated);
-	COUNTER("first_tokens", "Requests that had a first token", c->first_tokens);
-	COUNTER("first_token_seconds", "Time from their bodies to their first tokens, together",
+	COUNTER("connections", "Connections accepted.", c->connections_accepted);
+	COUNTER("connections_refused", "Connections that were closed because the limit was reached.", c->connections_refused);
+	COUNTER("connections_timed_out", "Connections that were closed after a time limit.", c->connections_timed_out);
+	COUNTER("cancelled", "Requests that were cancelled because their client was gone or too slow.", c->cancelled);
+	COUNTER("slow", "Requests that were cancelled because the client did not read its stream.", c->slow);
+	COUNTER("prompt_tokens", "Tokens of prompts, cached ones included.", c->tokens_prompt);
+	COUNTER("cached_tokens", "Tokens of prompts that the prefix cache had.", c->tokens_cached);
+	COUNTER("completion_tokens", "Tokens generated.", c->tokens_generated);
+	COUNTER("first_tokens", "Requests that had a first token.", c->first_tokens);
+	SECONDS("first_token_seconds", "Time from requests' bodies to their first tokens, summed over all requests.",
 		(double)c->first_token_us * 1e-6);
-	COUNTER("daemon_connections", "Connections to mimeod that were made", c->reconnects);
-	GAUGE("daemon_connected", "Whether there is one now", connected);
-	GAUGE("open_connections", "Connections of clients", c->n_connections);
-	GAUGE("requests_in_flight", "Requests at mimeod", c->n_requests);
-	GAUGE("body_bytes", "Bodies in memory while they are received", c->body_bytes);
+	COUNTER("daemon_connections", "Connections to mimeod that were made.", c->reconnects);
+	GAUGE("daemon_connected", "1 while there is a connection to mimeod, else 0.", connected);
+	GAUGE("open_connections", "Connections of clients that are open.", c->n_connections);
+	GAUGE("requests_in_flight", "Requests that mimeod has not ended.", c->n_requests);
+	GAUGE("body_bytes", "Memory of requests' bodies while they are received.", c->body_bytes);
 #undef COUNTER
+#undef SECONDS
 #undef GAUGE
 }
 
