@@ -162,6 +162,8 @@ static void complete_argument(const struct complete *complete, const struct verb
 		complete_names(complete, NAMES_REQUESTS);
 	else if (verb->argument == VERB_SETTING && n == 0)
 		complete_settings(complete);
+	else if (verb->argument == VERB_MODEL && n == 0)
+		complete_names(complete, NAMES_MODELS);
 	else if (verb->argument == VERB_GRAPH && n <= 1)
 		complete_graphs(complete, verb, n ? complete->words[complete->n_words - 1] : NULL);
 }

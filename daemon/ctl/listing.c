@@ -138,6 +138,14 @@ static const struct table_column limits_columns[] = {
 static const struct table_column models_columns[] = {
 	{"name", "NAME", TABLE_TEXT, .cut = true},
 	{"architecture", "ARCHITECTURE", TABLE_TEXT, .wide = true},
+	{"path", NULL, TABLE_TEXT},
+	{"dtype", NULL, TABLE_TEXT},
+	{"quantised", NULL, TABLE_TEXT},
+	{"layers", NULL, TABLE_COUNT},
+	{"hidden_size", NULL, TABLE_COUNT},
+	{"vocab_size", NULL, TABLE_COUNT},
+	{"max_requests", NULL, TABLE_COUNT},
+	{"max_batch_tokens", NULL, TABLE_COUNT},
 	{"weights_bytes", "WEIGHTS", TABLE_BYTES},
 	{"attention", "ATTENTION", TABLE_TEXT},
 	{"support", "SUPPORT", TABLE_TEXT, .wide = true},
@@ -173,6 +181,47 @@ static const struct table_column models_columns[] = {
 	{"draft_steps", NULL, TABLE_COUNT},
 	{"verified_rows", NULL, TABLE_COUNT},
 	{"verified_tokens", NULL, TABLE_COUNT},
+};
+
+/* One model's, as a record; in JSON it has the columns of the list. */
+static const struct table_column model_columns[] = {
+	{"name", "name", TABLE_TEXT},
+	{"path", "path", TABLE_TEXT},
+	{"architecture", "architecture", TABLE_TEXT},
+	{"dtype", "dtype", TABLE_TEXT},
+	{"quantised", "quantised weights", TABLE_TEXT},
+	{"layers", "layers", TABLE_COUNT},
+	{"hidden_size", "hidden size", TABLE_COUNT},
+	{"vocab_size", "vocabulary", TABLE_COUNT},
+	{"weights_bytes", "weights", TABLE_BYTES},
+	{"kv_bytes", "KV cache", TABLE_BYTES},
+	{"pool_bytes", "inputs and activations", TABLE_BYTES},
+	{"graph_bytes", "graph memory", TABLE_BYTES},
+	{"kv_dtype", "KV dtype", TABLE_TEXT},
+	{"page_tokens", "tokens of a page", TABLE_COUNT},
+	{"pages_total", "pages", TABLE_COUNT},
+	{"pages_free", "pages free", TABLE_COUNT},
+	{"max_seq_len", "longest sequence", TABLE_COUNT},
+	{"max_requests", "slots", TABLE_COUNT},
+	{"max_batch_tokens", "tokens of a step", TABLE_COUNT},
+	{"attention", "attention", TABLE_TEXT},
+	{"support", "graph support", TABLE_TEXT},
+	{"mask", "mask", TABLE_TEXT},
+	{"configured", "graph mode configured", TABLE_TEXT},
+	{"resolved", "graph mode", TABLE_TEXT},
+	{"reason", "reason", TABLE_TEXT},
+	{"graphs", "graphs", TABLE_COUNT},
+	{"graphs_ready", "graphs captured", TABLE_COUNT},
+	{"load_seconds", "load time", TABLE_SECONDS},
+	{"capture_seconds", "capture time", TABLE_SECONDS},
+	{"draft", "draft", TABLE_TEXT},
+	{"draft_tokens", "draft tokens", TABLE_COUNT},
+	{"tokens_per_verification", "tokens per verification", TABLE_NUMBER},
+	{"acceptance", "acceptance", TABLE_TEXT},
+	{"steps", "steps", TABLE_COUNT},
+	{"eager_steps", "eager steps", TABLE_COUNT},
+	{"tokens_out", "tokens out", TABLE_COUNT},
+	{"cached_tokens", "cached tokens", TABLE_COUNT},
 };
 
 /* A second table on a terminal, of models with a draft model; the wide table has these as columns. */
@@ -235,6 +284,7 @@ static const struct listing listings[] = {
 	LISTING(graphs, .flags = TABLE_NARROW),
 	LISTING(metrics, .flags = 0),
 };
+static const struct listing listing_model = LISTING(model, .flags = TABLE_RECORD);
 static const struct listing listing_drafts = LISTING(drafts, .flags = TABLE_NARROW);
 
 const struct listing *listing_find(const char *op)
@@ -396,14 +446,11 @@ int listing_print(const struct listing *listing, const struct answer *answer, co
 	return listing_print_drafts(answer, file);
 }
 
-int listing_print_one(const struct listing *listing, const struct answer *answer, uint64_t id, FILE *file,
+static int listing_print_row(const struct listing *listing, const struct answer *answer, size_t row, FILE *file,
 	enum table_form form)
 {
 	CLEANUP(cleanup_table) struct table *table = NULL;
-	size_t row = 0;
 
-	while (row < answer->n_rows && answer_count(answer, row, "id", UINT64_MAX) != id)
-		row++;
 	if (row == answer->n_rows)
 		return -ENOENT;
 	int rc = table_new(&table, listing->columns, listing->n_columns, TABLE_RECORD);
@@ -411,4 +458,25 @@ int listing_print_one(const struct listing *listing, const struct answer *answer
 		return rc;
 	listing_fill_row(table, listing, answer, row);
 	return table_print(table, file, form == TABLE_AS_TEXT ? TABLE_AS_WIDE_TEXT : form);
+}
+
+int listing_print_one(const struct listing *listing, const struct answer *answer, uint64_t id, FILE *file,
+	enum table_form form)
+{
+	size_t row = 0;
+
+	while (row < answer->n_rows && answer_count(answer, row, "id", UINT64_MAX) != id)
+		row++;
+	return listing_print_row(listing, answer, row, file, form);
+}
+
+int listing_print_model(const struct answer *answer, const char *model, FILE *file, enum table_form form)
+{
+	char name[128];
+	size_t row = 0;
+
+	while (row < answer->n_rows && strcmp(answer_text(answer, row, "name", name, sizeof(name)), model) != 0)
+		row++;
+	return listing_print_row(form == TABLE_AS_JSON ? listing_find("models") : &listing_model, answer, row, file,
+		form);
 }

@@ -32,6 +32,8 @@ int listing_print(const struct listing *listing, const struct answer *answer, co
 /* The row of that "id" alone, with all columns. -ENOENT: there is none. */
 int listing_print_one(const struct listing *listing, const struct answer *answer, uint64_t id, FILE *file,
 	enum table_form form);
+/* The model of that name alone, from the answer to "models". -ENOENT: there is none. */
+int listing_print_model(const struct answer *answer, const char *model, FILE *file, enum table_form form);
 /* Text and a line end; TABLE_AS_TEXT: a line of more than 80 columns is continued, indented, on the next. 0 or
  * -errno. */
 int listing_print_text(const char *text, FILE *file, enum table_form form);

@@ -327,6 +327,8 @@ static int main_list(const struct main_settings *options, const struct answer *a
 		rc = main_print_reload(answer->text);
 	else if (!listing)
 		rc = main_print_text(answer->text, options->form);
+	else if (command->verb->argument == VERB_MODEL && command->verb->kind == VERB_SHOWS)
+		rc = listing_print_model(answer, command->words[0], stdout, options->form);
 	else if (command->verb->kind == VERB_SHOWS)
 		rc = listing_print_one(listing, answer, command->id, stdout, options->form);
 	else if (strcmp(options->ask.op, "metrics") == 0 && options->form != TABLE_AS_JSON)
@@ -335,11 +337,12 @@ static int main_list(const struct main_settings *options, const struct answer *a
 		rc = main_print_listing(listing, answer, &options->filter, options->form);
 	if (rc == 0)
 		return main_listed(options, answer);
-	if (rc == -ENOENT && command->verb->kind == VERB_SHOWS)
+	const char *model = command->verb->argument == VERB_MODEL ? command->words[0] : options->filter.model;
+	if (rc == -ENOENT && command->verb->kind == VERB_SHOWS && command->verb->argument != VERB_MODEL)
 		fprintf(stderr, "mimeoctl: no %.*s %" PRIu64 " is there: see mimeoctl %s\n",
 			(int)strlen(options->ask.op) - 1, options->ask.op, command->id, options->ask.op);
 	else if (rc == -ENOENT)
-		fprintf(stderr, "mimeoctl: no model is called %s: see mimeoctl models\n", options->filter.model);
+		fprintf(stderr, "mimeoctl: no model is called %s: see mimeoctl models\n", model);
 	else
 		fprintf(stderr, "mimeoctl: cannot write: %s\n", strerror(-rc));
 	return EXIT_ERROR;
@@ -512,7 +515,8 @@ static int main_run(struct main_settings *options)
 	}
 	int status = main_list(options, answer);
 	if (status == EXIT_ERROR)
-		main_suggest_name(fd, NAMES_MODELS, options->ask.model);
+		main_suggest_name(fd, NAMES_MODELS,
+			options->command.verb->argument == VERB_MODEL ? options->command.words[0] : options->ask.model);
 	return status;
 }
 

@@ -30,6 +30,8 @@ static const struct verb verbs[] = {
 		VERB_ORDERS, VERB_TAKES_MODEL},
 	{"limits", "", "what each user has of what is limited", "limits", .flags = VERB_TAKES_USER},
 	{"models", "", "models, their attention, graph mode, KV cache and draft models", "models"},
+	{"models show", "NAME", "one model: where it comes from, its sizes, memory, KV cache, graphs and limits", "models",
+		VERB_MODEL, VERB_SHOWS},
 	{"graphs", "", "captured graphs and their replays, and steps without a graph", "graphs",
 		.flags = VERB_TAKES_MODEL},
 	{"graphs capture", "GRAPH | all", "capture graphs that are not captured, named as listed", "capture",
@@ -222,6 +224,9 @@ int verbs_parse(char **words, int n_words, struct verbs_command *ret)
 	case VERB_SETTING:
 		return ret->n_words == 1 && strchr(ret->words[0], '=')
 			? EXIT_DONE : verbs_refuse("set needs one NAME=VALUE");
+	case VERB_MODEL:
+		return ret->n_words == 1 ? EXIT_DONE
+					 : verbs_refuse("%s needs one model's name", ret->verb->words);
 	case VERB_WORDS:
 		return EXIT_DONE;
 	case VERB_NOTHING:

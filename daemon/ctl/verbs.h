@@ -13,12 +13,12 @@
 enum { EXIT_DONE = 0, EXIT_ERROR = 1, EXIT_NOT_SERVING = 2, EXIT_USAGE = 3 };
 
 /* What follows a command's words. */
-enum verb_argument { VERB_NOTHING, VERB_SESSION, VERB_REQUEST, VERB_GRAPH, VERB_SETTING, VERB_WORDS };
+enum verb_argument { VERB_NOTHING, VERB_SESSION, VERB_REQUEST, VERB_GRAPH, VERB_MODEL, VERB_SETTING, VERB_WORDS };
 
 /* What a command does with its answer. */
 enum verb_kind {
 	VERB_LISTS,     /* prints its rows */
-	VERB_SHOWS,     /* prints the row of the id */
+	VERB_SHOWS,     /* prints the row of the id, or of the model */
 	VERB_ORDERS,    /* prints its text */
 	VERB_FOLLOWS,   /* an order about graphs: waits for it */
 	VERB_DRAINS,

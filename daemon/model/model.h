@@ -73,6 +73,7 @@ struct model {
 	bool head_rounded;       /* to e4m3, as config.head_fp8 asks */
 	uint64_t bytes;          /* of that block */
 	uint64_t weights_bytes;  /* likewise, without the rope table */
+	char *directory; /* or GGUF file, as given to model_load */
 	double load_seconds;
 	uint64_t file_bytes;     /* read from files */
 	const char *reader;      /* "io_uring", "io_uring without workers" or "pread" (reader.h) */

@@ -27,6 +27,7 @@ void model_free(struct model *model)
 	text_files_free(model->files);
 	model_config_deinit(&model->config);
 	free(model->layers);
+	free(model->directory);
 	free(model);
 }
 
@@ -323,6 +324,9 @@ int model_load(struct device *device, const char *directory, const struct model_
 	if (rc)
 		return rc;
 	model->device = device;
+	model->directory = strdup(directory);
+	if (!model->directory)
+		return model_fail(error, -ENOMEM, "%s: out of memory", directory);
 	model->deterministic = strcmp(info.kind, "cpu") == 0;
 	rc = model_load_take_memory(model, directory, error);
 	if (rc)

@@ -196,6 +196,12 @@ static uint64_t answers_n_eager(const struct engine_model_facts *facts)
 	return n;
 }
 
+/* Of weights and activations; of quantised weights see "quantised". */
+static const char *answers_dtype(const struct model *model)
+{
+	return model->activation_dtype == DTYPE_BF16 ? "bf16" : model->activation_dtype == DTYPE_F16 ? "f16" : "f32";
+}
+
 void answers_models(struct serve *serve, struct reply *reply)
 {
 	for (uint32_t i = 0; i < engine_n_models(serve->options.engine); i++) {
@@ -205,6 +211,14 @@ void answers_models(struct serve *serve, struct reply *reply)
 		engine_model_facts(serve->options.engine, i, &facts);
 		REPLY_ROW(reply, CELL_TEXT("name", facts.name),
 			CELL_TEXT("architecture", facts.model->config.architecture),
+			CELL_TEXT("path", facts.model->directory ? facts.model->directory : ""),
+			CELL_TEXT("dtype", answers_dtype(facts.model)),
+			CELL_TEXT("quantised", facts.model->quantised),
+			CELL_COUNT("layers", facts.model->config.n_layers),
+			CELL_COUNT("hidden_size", facts.model->config.hidden_size),
+			CELL_COUNT("vocab_size", facts.model->config.vocab_size),
+			CELL_COUNT("max_requests", facts.max_rows),
+			CELL_COUNT("max_batch_tokens", facts.max_batch_tokens),
 			CELL_COUNT("weights_bytes", facts.weights_bytes),
 			CELL_TEXT("attention", facts.attention),
 			CELL_TEXT("support", facts.support),

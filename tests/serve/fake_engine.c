@@ -59,10 +59,12 @@ struct engine *fake_engine_new(uint32_t n_models, uint32_t n_graphs)
 		.reason = "lowered for the test",
 	};
 	engine->model.bytes = 3700000;
+	engine->model.directory = "/models/tinycalc";
 	engine->model.config = (struct model_config){
 		.architecture = "LlamaForCausalLM",
 		.vocab_size = 256,
 		.hidden_size = 128,
+		.n_layers = 4,
 		.n_eos = 1,
 		.eos = {2},
 		.bos = 1,

@@ -209,6 +209,23 @@ static void test_draft_is_shown_before_its_first_verification(void **state)
 	free(text);
 }
 
+static void test_one_model_is_a_record_with_its_path_and_memory(void **state)
+{
+	struct answer *answer = operator_ask(*state, "models", NULL);
+	char text[8192] = "";
+	FILE *file = fmemopen(text, sizeof(text), "w");
+
+	assert_non_null(file);
+	assert_int_equal(listing_print_model(answer, "tinycalc", file, TABLE_AS_TEXT), 0);
+	assert_int_equal(listing_print_model(answer, "tiny", file, TABLE_AS_TEXT), -ENOENT);
+	fclose(file);
+	answer_free(answer);
+	assert_non_null(strstr(text, "path                     /models/tinycalc\n"));
+	assert_non_null(strstr(text, "layers                   4\n"));
+	assert_non_null(strstr(text, "KV cache                 1.00 MiB\n"));
+	assert_non_null(strstr(text, "slots                    48\n"));
+}
+
 static void test_models_without_drafts_have_no_table_for_them(void **state)
 {
 	char *text = printed(*state, "models", TABLE_AS_TEXT);
@@ -307,6 +324,7 @@ int main(void)
 		harness_test(test_one_request_is_shown_by_its_id_with_all_it_has),
 		harness_test_with(test_draft_is_shown_before_its_first_verification,
 			configure_before_verifications),
+		harness_test(test_one_model_is_a_record_with_its_path_and_memory),
 		harness_test_with(test_models_without_drafts_have_no_table_for_them,
 			configure_without_drafts),
 		harness_test(test_wide_models_have_all_columns_in_one_table),
