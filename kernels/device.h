@@ -10,7 +10,7 @@
  * capture_end a stream records and does not execute; the recording is instantiated and then
  * launched any number of times, with the addresses and scalars of capture time. `lock` ends set-up:
  * from then on mem_alloc, host_alloc, growth of workspaces and the first use of an op are refused
- * (DEVICE_E_LOCKED).
+ * (DEVICE_E_LOCKED), except on a thread that sets up a further model (lift_lock).
  *
  * Returns: 0; a positive enum device_condition, whose value is that of CUDA's error; or -errno. A lost
  * device (DEVICE_E_LOST and the conditions from 700 to 799) is sticky: every later call gives the
@@ -110,6 +110,10 @@ struct device_ops {
 	int (*info)(struct device *device, struct device_info *ret);
 	/* Ends set-up: see the head of this file. */
 	int (*lock)(struct device *device);
+	/* Set up a further model beside work that goes on: until the second call the lock does not hold for the
+	 * calling thread. Its model's ops run on a stream of stream_new_dry, because kernels whose blocks wait for each
+	 * other must not run on two streams at a time. */
+	void (*lift_lock)(struct device *device, bool lifted);
 	/* 0, or the sticky condition. */
 	int (*status)(struct device *device);
 	void (*last_fault)(struct device *device, struct device_fault *ret);
@@ -134,6 +138,12 @@ struct device_ops {
 	void (*release)(struct device *device, void *range, size_t bytes);
 
 	int (*stream_new)(struct device *device, struct stream **ret);
+	/* A stream on which ops, copies and fills do not run: they are checked, loaded and get their workspaces, and
+	 * captures record them as on any other stream. For a warm-up beside a stream that is in use. */
+	int (*stream_new_dry)(struct device *device, struct stream **ret);
+	/* Grow the stream's workspaces to the sizes of `like`'s: what ran on that one then runs on this one after lock,
+	 * too. By a thread for which the lock does not hold, also while another puts work on the stream. */
+	int (*stream_match)(struct stream *stream, const struct stream *like);
 	void (*stream_free)(struct stream *stream); /* waits for its work */
 	int (*stream_sync)(struct stream *stream);
 	int (*stream_query)(struct stream *stream); /* 0 idle, DEVICE_E_NOT_READY, or a fault */
@@ -213,10 +223,10 @@ struct event_page {
 	uint32_t recorded, completed;
 };
 
-/* The entries but those of the device itself (free, info, lock, status, last_fault), by name. */
+/* The entries but those of the device itself (free, info, lock, lift_lock, status, last_fault), by name. */
 #define DEVICE_OPS(OP)                                                                             \
 	OP(mem_alloc) OP(mem_free) OP(host_alloc) OP(host_free) OP(reserve) OP(map) OP(unmap)      \
-	OP(release) OP(stream_new) OP(stream_free) OP(stream_sync) OP(stream_query)                \
+	OP(release) OP(stream_new) OP(stream_new_dry) OP(stream_match) OP(stream_free) OP(stream_sync) OP(stream_query)                \
 	OP(stream_wait_event) OP(stream_host_func) OP(event_new) OP(event_free)                    \
 	OP(event_record) OP(event_query) OP(event_sync) OP(event_new_shared) OP(copy_async)        \
 	OP(fill_async) OP(copy) OP(capture_begin) OP(capture_end) OP(capturing)                    \

@@ -4,11 +4,13 @@
 
 /*
  * A stream's scratch memory: a list; the first is the current one. Smaller ones stay until
- * the stream is freed, because queued and recorded nodes may name them.
+ * the stream is freed, because queued and recorded nodes may name them. One thread at a time adds to a list, also while
+ * another reads it: memory that is read after its size is at least as large.
  */
 
 #include <assert.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
 
@@ -29,7 +31,7 @@ static inline size_t workspace_bytes(const struct workspace *first)
 }
 
 /* Makes larger memory the current one. 0 or -ENOMEM. */
-static inline int workspace_push(struct workspace **first, void *memory, size_t bytes)
+static inline int workspace_push(_Atomic(struct workspace *) *first, void *memory, size_t bytes)
 {
 	struct workspace *workspace = malloc(sizeof(*workspace));
 
@@ -37,7 +39,7 @@ static inline int workspace_push(struct workspace **first, void *memory, size_t 
 		return -ENOMEM;
 	assert(memory != NULL && bytes > workspace_bytes(*first));
 	*workspace = (struct workspace){.next = *first, .memory = memory, .bytes = bytes};
-	*first = workspace;
+	atomic_store_explicit(first, workspace, memory_order_release);
 	return 0;
 }
 

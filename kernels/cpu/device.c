@@ -30,7 +30,7 @@ int cpu_enter_growth(struct cpu_device *device)
 
 	if (rc)
 		return rc;
-	return atomic_load_explicit(&device->locked, memory_order_acquire) ? DEVICE_E_LOCKED : 0;
+	return lock_refuses(&device->locked) ? DEVICE_E_LOCKED : 0;
 }
 
 /* ---- faults on demand ---- */
@@ -98,8 +98,13 @@ static int cpu_device_lock(struct device *base)
 {
 	struct cpu_device *device = cpu_device(base);
 
-	atomic_store_explicit(&device->locked, true, memory_order_release);
+	lock_set(&device->locked);
 	return cpu_status(device);
+}
+
+static void cpu_device_lift_lock(struct device *base, bool lifted)
+{
+	lock_lift(&cpu_device(base)->locked, lifted);
 }
 
 static void cpu_device_free(struct device *base)
@@ -120,6 +125,7 @@ static const struct device_ops cpu_device_ops = {
 	.free = cpu_device_free,
 	.info = cpu_device_info,
 	.lock = cpu_device_lock,
+	.lift_lock = cpu_device_lift_lock,
 	.status = cpu_device_status,
 	.last_fault = device_last_fault,
 	DEVICE_OPS(CPU_ENTRY)

@@ -30,6 +30,7 @@
 #include "kernels/captures.h"
 #include "kernels/forced.h"
 #include "kernels/loaded.h"
+#include "kernels/lock.h"
 #include "kernels/workspace.h"
 #include "kernels/cpu/cpu.h"
 
@@ -84,7 +85,8 @@ struct stream {
 	struct cpu_node *nodes; /* [CPU_QUEUE_NODES] */
 	pthread_t thread;
 	uint32_t index;               /* of the timeline */
-	struct workspace *workspaces;
+	_Atomic(struct workspace *) workspaces;
+	bool dry; /* nothing runs on it */
 	struct capture capture;
 	struct graph *capture_graph;
 	alignas(64) _Atomic uint64_t tail;
@@ -110,7 +112,7 @@ struct cpu_device {
 	struct device base;
 	uint32_t spin_us;
 	bool poison_mapped;
-	_Atomic bool locked;
+	struct lock locked;
 	_Atomic int lost; /* 0 or the sticky condition */
 	_Atomic uint32_t n_objects;
 	struct captures captures;

@@ -15,13 +15,21 @@ static int launch_grow_workspace(struct stream *stream, size_t bytes)
 
 	if (posix_memalign(&memory, 256, bytes) != 0)
 		return DEVICE_E_MEMORY;
-	rc = workspace_push(&stream->workspaces, memory, bytes);
-	if (rc) {
-		free(memory);
-		return rc;
-	}
 	memset(memory, 0xff, bytes);
-	return 0;
+	rc = workspace_push(&stream->workspaces, memory, bytes);
+	if (rc)
+		free(memory);
+	return rc;
+}
+
+int cpu_stream_match(struct stream *stream, const struct stream *like)
+{
+	const size_t bytes = workspace_bytes(like->workspaces);
+	int rc = cpu_enter_growth(stream->device);
+
+	if (rc || bytes <= workspace_bytes(stream->workspaces))
+		return rc;
+	return launch_grow_workspace(stream, bytes);
 }
 
 int cpu_launch(struct stream *stream, const struct cpu_op *op, const void *args, size_t bytes,
@@ -52,6 +60,8 @@ int cpu_launch(struct stream *stream, const struct cpu_op *op, const void *args,
 		if (rc)
 			return rc;
 	}
+	if (stream->dry && !capturing)
+		return 0;
 	node = capturing ? graph_record(stream) : stream_next(stream, CPU_NODE_OP);
 	if (node == NULL)
 		return -ENOMEM;

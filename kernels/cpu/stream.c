@@ -298,6 +298,18 @@ no_timeline:
 	return rc;
 }
 
+int cpu_stream_new_dry(struct device *base, struct stream **ret)
+{
+	struct stream *stream;
+	int rc = cpu_stream_new(base, &stream);
+
+	if (rc)
+		return rc;
+	stream->dry = true;
+	*ret = stream;
+	return 0;
+}
+
 void cpu_stream_free(struct stream *stream)
 {
 	if (stream == NULL)

@@ -47,7 +47,7 @@ int cuda_enter_growth(struct cuda_device *device)
 
 	if (rc)
 		return rc;
-	return atomic_load_explicit(&device->locked, memory_order_acquire) ? DEVICE_E_LOCKED : 0;
+	return lock_refuses(&device->locked) ? DEVICE_E_LOCKED : 0;
 }
 
 struct cuda_relaxed cuda_relax(struct cuda_device *device)
@@ -104,9 +104,14 @@ static int cuda_device_lock(struct device *base)
 
 	if (rc)
 		return rc;
-	if (!atomic_exchange(&device->locked, true))
+	if (lock_set(&device->locked))
 		cuda_gemm_lock(device);
 	return 0;
+}
+
+static void cuda_device_lift_lock(struct device *base, bool lifted)
+{
+	lock_lift(&cuda_device(base)->locked, lifted);
 }
 
 static bool device_asked_lately(struct cuda_device *device)
@@ -159,6 +164,7 @@ static const struct device_ops cuda_device_ops = {
 	.free = cuda_device_free,
 	.info = cuda_device_info,
 	.lock = cuda_device_lock,
+	.lift_lock = cuda_device_lift_lock,
 	.status = cuda_device_status,
 	.last_fault = cuda_last_fault,
 	DEVICE_OPS(CUDA_ENTRY)

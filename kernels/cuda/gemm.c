@@ -234,7 +234,7 @@ static int gemm_run_widened(struct gemm_product *p)
 	widened.args = &a;
 	widen_launch(p->stream, &p->args->w, (void *)(uintptr_t)a.w.data);
 	rc = cuda_launch_end(p->stream, "gemm");
-	if (!rc)
+	if (!rc && !cuda_runs_dry(p->stream))
 		rc = CUDA_TRY(base, cudaMemsetAsync(p->workspace, 0, sizeof(uint32_t), p->stream->handle));
 	return rc ? rc : gemm_run_planned(&widened);
 #else

@@ -281,7 +281,7 @@ static bool gemm_plan_may_time(const struct gemm_product *p)
 	struct cuda_device *device = p->stream->device;
 	const struct op_gemm *a = p->args;
 
-	if (atomic_load_explicit(&device->locked, memory_order_acquire) || captures_any(&device->captures))
+	if (lock_is_set(&device->locked) || captures_any(&device->captures))
 		return false;
 	return !a->add || (device->gemm->flush &&
 				  (uint64_t)a->n_rows * a->w.rows * sizeof(uint16_t) <= device->gemm->flush_bytes);

@@ -32,6 +32,7 @@
 #include "kernels/captures.h"
 #include "kernels/forced.h"
 #include "kernels/loaded.h"
+#include "kernels/lock.h"
 #include "kernels/workspace.h"
 #include "kernels/cuda/cuda.h"
 
@@ -75,7 +76,8 @@ struct graph_exec {
 struct stream {
 	struct cuda_device *device;
 	cudaStream_t handle;
-	struct workspace *workspaces, *exchanges;
+	_Atomic(struct workspace *) workspaces, exchanges;
+	bool dry; /* nothing runs on it */
 	struct capture capture;
 	struct graph *capture_graph;
 	bool inputs_recorded; /* what is being captured writes the step's inputs */
@@ -104,7 +106,7 @@ struct cuda_device {
 	struct driver driver;
 	size_t granularity;   /* of mapping */
 	cudaStream_t utility; /* blocking copies, zeroing, asking whether the device lives */
-	_Atomic bool locked;
+	struct lock locked;
 	_Atomic int lost;        /* 0 or the sticky condition */
 	_Atomic uint64_t ask_ns; /* when `status` is to ask CUDA again */
 	struct captures captures;
@@ -131,6 +133,12 @@ static inline struct cuda_device *cuda_device(struct device *device)
 #define CUDA_DECLARE(name) __typeof__(*((struct device_ops *)0)->name) cuda_##name;
 DEVICE_OPS(CUDA_DECLARE)
 #undef CUDA_DECLARE
+
+/* Is what is put on the stream checked and not run? */
+static inline bool cuda_runs_dry(const struct stream *stream)
+{
+	return stream->dry && !capture_is_on(&stream->capture);
+}
 
 /* ---- device.c ---- */
 

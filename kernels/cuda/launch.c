@@ -138,7 +138,8 @@ static void launch_kernel(struct stream *stream, const void *kernel, struct dim3
 			.id = cudaLaunchAttributeClusterDimension,
 			.val = {.clusterDim = {cluster, 1, 1}},
 		};
-	cudaLaunchKernelExC(&config, kernel, params); /* the end asks for the error */
+	if (!cuda_runs_dry(stream))
+		cudaLaunchKernelExC(&config, kernel, params); /* the end asks for the error */
 }
 
 void cuda_launch(struct stream *stream, const void *kernel, struct dim3 grid, struct dim3 block,
@@ -215,29 +216,54 @@ bool cuda_inputs_settled(struct stream *stream)
 	return capture_is_on(&stream->capture) && !stream->inputs_recorded;
 }
 
-/* Larger memory for one of the stream's lists. */
-static int launch_grow(struct stream *stream, struct workspace **list, size_t bytes)
+static int launch_alloc(struct cuda_device *device, size_t bytes, void **ret)
 {
-	struct cuda_device *device = stream->device;
-	void *memory;
 	int rc = cuda_enter_growth(device);
+
+	return rc ? rc : CUDA_TRY(&device->base, cudaMalloc(ret, bytes));
+}
+
+/* Takes the memory over. */
+static int launch_push(struct stream *stream, _Atomic(struct workspace *) *list, void *memory, size_t bytes)
+{
+	int rc = workspace_push(list, memory, bytes);
+
+	if (rc)
+		CUDA_TRY(&stream->device->base, cudaFree(memory));
+	return rc;
+}
+
+static int launch_grow_workspace(struct stream *stream, size_t bytes)
+{
+	void *memory;
+	int rc = launch_alloc(stream->device, bytes, &memory);
+
+	return rc ? rc : launch_push(stream, &stream->workspaces, memory, bytes);
+}
+
+/* `handle`: the stream on which the memory gets its first contents. */
+static int launch_grow_exchange(struct stream *stream, size_t bytes, cudaStream_t handle)
+{
+	struct device *device = &stream->device->base;
+	void *memory;
+	int rc = launch_alloc(stream->device, bytes, &memory);
 
 	if (rc)
 		return rc;
-	rc = CUDA_TRY(&device->base, cudaMalloc(&memory, bytes));
-	if (rc)
-		return rc;
-	rc = workspace_push(list, memory, bytes);
-	if (rc)
-		CUDA_TRY(&device->base, cudaFree(memory));
+	rc = CUDA_TRY(device, cudaMemsetAsync(memory, 0xff, bytes, handle));
+	if (!rc)
+		rc = CUDA_TRY(device, cudaMemsetAsync(memory, 0, 256, handle));
+	if (!rc && handle != stream->handle)
+		rc = CUDA_TRY(device, cudaStreamSynchronize(handle));
+	if (!rc)
+		return launch_push(stream, &stream->exchanges, memory, bytes);
+	CUDA_TRY(device, cudaFree(memory));
 	return rc;
 }
 
 int cuda_workspace(struct stream *stream, size_t bytes, void **ret)
 {
-	int rc = bytes <= workspace_bytes(stream->workspaces)
-			 ? 0
-			 : launch_grow(stream, &stream->workspaces, bytes);
+	int rc = bytes <= workspace_bytes(stream->workspaces) ? 0 : launch_grow_workspace(stream, bytes);
 
 	if (!rc)
 		*ret = workspace_memory(stream->workspaces);
@@ -246,24 +272,29 @@ int cuda_workspace(struct stream *stream, size_t bytes, void **ret)
 
 int cuda_exchange(struct stream *stream, size_t bytes, void **ret, size_t *ret_bytes)
 {
-	struct device *device = &stream->device->base;
-	void *memory;
-	int rc;
+	const struct workspace *exchange;
+	int rc = bytes <= workspace_bytes(stream->exchanges)
+			 ? 0
+			 : launch_grow_exchange(stream, bytes, stream->handle);
 
-	if (bytes > workspace_bytes(stream->exchanges)) {
-		rc = launch_grow(stream, &stream->exchanges, bytes);
-		if (rc)
-			return rc;
-		memory = workspace_memory(stream->exchanges);
-		rc = CUDA_TRY(device, cudaMemsetAsync(memory, 0xff, bytes, stream->handle));
-		if (!rc)
-			rc = CUDA_TRY(device, cudaMemsetAsync(memory, 0, 256, stream->handle));
-		if (rc)
-			return rc;
-	}
-	*ret = workspace_memory(stream->exchanges);
-	*ret_bytes = workspace_bytes(stream->exchanges);
+	if (rc)
+		return rc;
+	exchange = stream->exchanges;
+	*ret = workspace_memory(exchange);
+	*ret_bytes = workspace_bytes(exchange);
 	return 0;
+}
+
+int cuda_stream_match(struct stream *stream, const struct stream *like)
+{
+	const size_t workspace = workspace_bytes(like->workspaces), exchange = workspace_bytes(like->exchanges);
+	int rc = cuda_enter_growth(stream->device);
+
+	if (!rc && workspace > workspace_bytes(stream->workspaces))
+		rc = launch_grow_workspace(stream, workspace);
+	if (!rc && exchange > workspace_bytes(stream->exchanges))
+		rc = launch_grow_exchange(stream, exchange, like->handle);
+	return rc;
 }
 
 /* ---- copies and fills ---- */
@@ -272,7 +303,7 @@ int cuda_copy_async(struct stream *stream, void *dst, const void *src, size_t by
 {
 	int rc = cuda_stream_enter(stream);
 
-	if (rc || bytes == 0)
+	if (rc || bytes == 0 || cuda_runs_dry(stream))
 		return rc;
 	if (dst == NULL || src == NULL)
 		return DEVICE_E_INVALID;
@@ -285,7 +316,7 @@ int cuda_fill_async(struct stream *stream, void *dst, uint8_t value, size_t byte
 {
 	int rc = cuda_stream_enter(stream);
 
-	if (rc || bytes == 0)
+	if (rc || bytes == 0 || cuda_runs_dry(stream))
 		return rc;
 	if (dst == NULL)
 		return DEVICE_E_INVALID;

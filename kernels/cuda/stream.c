@@ -27,7 +27,19 @@ int cuda_stream_new(struct device *base, struct stream **ret)
 	return 0;
 }
 
-static void stream_free_list(struct device *base, struct workspace **list)
+int cuda_stream_new_dry(struct device *base, struct stream **ret)
+{
+	struct stream *stream;
+	int rc = cuda_stream_new(base, &stream);
+
+	if (rc)
+		return rc;
+	stream->dry = true;
+	*ret = stream;
+	return 0;
+}
+
+static void stream_free_list(struct device *base, _Atomic(struct workspace *) *list)
 {
 	struct workspace *workspace;
 

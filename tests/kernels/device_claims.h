@@ -5,6 +5,8 @@
 /* What device.h says of streams, events and memory, for any device; behind the device's own
  * fixture. */
 
+#include <pthread.h>
+
 #include "tests/kernels/device_fixture.h"
 
 /* ---- streams and events ---- */
@@ -239,6 +241,78 @@ static void test_workspace_grows_until_lock_and_smaller_asks_reuse_it(void **sta
 	assert_int_equal(use_workspace(f, f->other, 1, &third), DEVICE_E_LOCKED);
 }
 
+static void *alloc_beside(void *arg)
+{
+	struct fixture *f = arg;
+	void *memory;
+
+	return (void *)(intptr_t)f->ops->mem_alloc(f->device, 1, &memory);
+}
+
+static void test_lock_is_lifted_for_one_thread(void **state)
+{
+	struct fixture *f = *state;
+	void *memory, *answer;
+	pthread_t thread;
+
+	assert_int_equal(f->ops->lock(f->device), 0);
+	f->ops->lift_lock(f->device, true);
+	assert_int_equal(pthread_create(&thread, NULL, alloc_beside, f), 0);
+	assert_int_equal(pthread_join(thread, &answer), 0);
+	assert_int_equal((intptr_t)answer, DEVICE_E_LOCKED);
+	assert_int_equal(f->ops->mem_alloc(f->device, 64, &memory), 0);
+	assert_int_equal(use_op(f->stream, 1), 0);
+	f->ops->mem_free(f->device, memory);
+	f->ops->lift_lock(f->device, false);
+	assert_int_equal(f->ops->mem_alloc(f->device, 1, &memory), DEVICE_E_LOCKED);
+	assert_int_equal(use_op(f->other, 1), 0);
+}
+
+static void test_nothing_runs_on_a_dry_stream_but_captures_record(void **state)
+{
+	struct fixture *f = *state;
+	struct graph_exec *exec;
+	struct graph *graph;
+	struct stream *dry;
+
+	assert_int_equal(f->ops->stream_new_dry(f->device, &dry), 0);
+	assert_int_equal(fill(f, dry, 0, 7), 0);
+	assert_int_equal(f->ops->stream_sync(dry), 0);
+	assert_int_equal(f->pinned[0], 0);
+	assert_int_equal(f->ops->capture_begin(dry), 0);
+	assert_int_equal(fill(f, dry, 0, 7), 0);
+	assert_int_equal(f->ops->capture_end(dry, &graph), 0);
+	assert_int_equal(f->ops->graph_instantiate(f->device, graph, &exec), 0);
+	assert_int_equal(f->ops->graph_launch(exec, f->stream), 0);
+	assert_int_equal(f->ops->stream_sync(f->stream), 0);
+	assert_int_equal(f->pinned[0], 7);
+	f->ops->graph_exec_free(exec);
+	f->ops->graph_free(graph);
+	f->ops->stream_free(dry);
+}
+
+static void test_stream_gets_the_workspace_that_a_dry_one_needed(void **state)
+{
+	struct fixture *f = *state;
+	struct stream *dry;
+	void *first, *second;
+
+	assert_int_equal(use_workspace(f, f->stream, 1000, &first), 0);
+	assert_int_equal(f->ops->stream_new_dry(f->device, &dry), 0);
+	assert_int_equal(f->ops->lock(f->device), 0);
+	f->ops->lift_lock(f->device, true);
+	assert_int_equal(f->ops->stream_match(f->stream, dry), 0);
+	assert_int_equal(use_workspace(f, f->stream, 1000, &second), 0);
+	assert_ptr_equal(first, second);
+	assert_int_equal(use_workspace(f, f->other, MIB, &second), 0);
+	assert_int_equal(f->ops->stream_match(f->stream, f->other), 0);
+	f->ops->lift_lock(f->device, false);
+	assert_int_equal(f->ops->stream_match(f->stream, f->other), DEVICE_E_LOCKED);
+	assert_int_equal(use_workspace(f, f->stream, MIB, &second), 0);
+	assert_int_equal(use_workspace(f, f->stream, MIB + 1, &second), DEVICE_E_LOCKED);
+	f->ops->stream_free(dry);
+}
+
 #define DEVICE_CLAIMS                                                                              \
 	ON_DEVICE(test_work_is_put_on_a_stream_before_it_runs),                                    \
 		ON_DEVICE(test_streams_run_independently),                                         \
@@ -251,6 +325,9 @@ static void test_workspace_grows_until_lock_and_smaller_asks_reuse_it(void **sta
 		ON_DEVICE(test_mapped_memory_stays_where_it_was_reserved),                         \
 		ON_DEVICE(test_map_of_what_is_mapped_or_outside_is_refused),                       \
 		ON_DEVICE(test_lock_ends_allocation_and_first_use),                                \
+		ON_DEVICE(test_lock_is_lifted_for_one_thread),                                     \
+		ON_DEVICE(test_nothing_runs_on_a_dry_stream_but_captures_record),                  \
+		ON_DEVICE(test_stream_gets_the_workspace_that_a_dry_one_needed),                   \
 		ON_DEVICE(test_workspace_grows_until_lock_and_smaller_asks_reuse_it)
 
 #endif
