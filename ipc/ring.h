@@ -113,7 +113,7 @@ enum ring_detail {
 	RING_DETAIL_TOKEN = 1,        /* [index, token, vocabulary] */
 	RING_DETAIL_LENGTH = 2,       /* [tokens asked in all, most possible] */
 	RING_DETAIL_EMPTY = 3,        /* no tokens, or no rows */
-	RING_DETAIL_MODEL = 4,        /* [index, models served] */
+	RING_DETAIL_MODEL = 4,        /* [id, ids of models that the session knows are below] */
 	RING_DETAIL_SEQUENCE = 5,     /* [id] */
 	RING_DETAIL_HEADER = 6,       /* [byte offset] header is not what msg.h says */
 	RING_DETAIL_RANGE = 7,        /* [enum msg_field; for mask numbers also value, kind] a header field is refused */
@@ -150,6 +150,7 @@ enum ring_detail {
 	RING_DETAIL_HEAD = 33,        /* the model has no head: no tokens, logits or log-probabilities */
 	RING_DETAIL_OPERATOR = 34,    /* an operator cancelled it */
 	RING_DETAIL_DRAIN = 35,       /* the drain timeout ended it */
+	RING_DETAIL_UNLOADED = 36,    /* [id] an operator unloaded the model; of the sequence's model 0 */
 };
 
 /* Of what a user or a session may have a limited amount. */

@@ -84,7 +84,8 @@ static const char *const message_formats[] = {
 	[RING_DETAIL_LENGTH] = "%d tokens in all, with the sequence's and max_tokens: the model's "
 			       "sequences have at most %d",
 	[RING_DETAIL_EMPTY] = "the request has no tokens",
-	[RING_DETAIL_MODEL] = "no model has index %d: the daemon serves %d",
+	[RING_DETAIL_MODEL] = "no model of this session has the number %d: they are below %d",
+	[RING_DETAIL_UNLOADED] = "an operator of the daemon unloaded the model",
 	[RING_DETAIL_SEQUENCE] = "sequence %d is not open",
 	[RING_DETAIL_HEADER] = "the header is malformed at byte %d",
 	[RING_DETAIL_EXTENT] = "offset %u and length %u do not lie in the arena of %u bytes",

@@ -169,10 +169,10 @@ static int replay_open(struct replay *ret, const struct bench_options *options,
 	rc = replay_choose_attention(ret, options, error);
 	if (rc)
 		return rc;
-	rc = runner_init(&ret->runner, limits, 0, ret->probe.stream, error);
+	rc = runner_init(&ret->runner, limits, o, ret->probe.stream, error);
 	if (rc)
 		return rc;
-	rc = runner_map_all(&ret->runner, 1, error);
+	rc = runner_map_all(&(const struct runners){.all = {&ret->runner}, .n = 1}, error);
 	if (rc)
 		return rc;
 	rc = replay_make_events(ret);

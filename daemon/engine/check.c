@@ -48,7 +48,7 @@ static void check_sequence(const struct sequence *s)
 {
 	const struct engine_session *session = s->session;
 
-	assert(s->n_tokens <= session->max_seq_len);
+	assert(s->n_tokens <= session->limits.max_seq_len);
 	assert(!s->open || !s->ephemeral);
 	assert(s->open || s->ephemeral || s->forget || !s->table.n_pages);
 	assert(s->state != SEQUENCE_RUNNING || s->request);
@@ -365,8 +365,8 @@ static void check_graphs(const struct engine *engine)
 	}
 	if (late->busy && graph_entry_state(late->entry) == GRAPH_DROPPING)
 		n_dropping++;
-	for (uint32_t i = 0; i < engine->n_runners; i++) {
-		const struct graph_set *set = &engine->runners[i].graphs;
+	for (uint32_t i = 0; i < engine->runners.n; i++) {
+		const struct graph_set *set = &engine->runners.all[i]->graphs;
 
 		for (uint32_t j = 0; j < set->n; j++) {
 			enum graph_state state = graph_entry_state(&set->entries[j]);
@@ -379,17 +379,21 @@ static void check_graphs(const struct engine *engine)
 	assert(!n_wanted && !n_dropping);
 }
 
-/* Counters of slots or of pages, allocated once: the engine's thread may not allocate later. */
+/* Counters of slots or of pages, allocated at first and when a model with more comes: the engine's thread may not
+ * allocate otherwise. */
 static uint32_t *check_uses(struct engine *engine)
 {
 	uint32_t n = engine->options.max_requests;
 
-	for (uint32_t i = 0; i < engine->n_runners && !engine->check_uses; i++) {
-		if (kv_pages_total(engine->runners[i].kv) + 1 > n)
-			n = kv_pages_total(engine->runners[i].kv) + 1;
+	for (uint32_t i = 0; i < engine->runners.n; i++) {
+		if (kv_pages_total(engine->runners.all[i]->kv) + 1 > n)
+			n = kv_pages_total(engine->runners.all[i]->kv) + 1;
 	}
-	if (!engine->check_uses)
+	if (n > engine->n_check_uses) {
+		free(engine->check_uses);
 		engine->check_uses = malloc(n * sizeof(*engine->check_uses));
+		engine->n_check_uses = n;
+	}
 	assert(engine->check_uses);
 	return engine->check_uses;
 }
@@ -400,7 +404,7 @@ void engine_check(struct engine *engine)
 
 	assert(engine->lane.n_inflight <= LANE_STEPS);
 	check_accounting(engine);
-	for (uint32_t i = 0; i < engine->n_runners; i++)
-		check_runner(engine, &engine->runners[i], uses);
+	for (uint32_t i = 0; i < engine->runners.n; i++)
+		check_runner(engine, engine->runners.all[i], uses);
 	check_graphs(engine);
 }

@@ -14,7 +14,6 @@
 
 #include "daemon/engine/check.h"
 #include "daemon/engine/query.h"
-#include "daemon/engine/requests/adjust.h"
 #include "daemon/engine/requests/admit.h"
 #include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/finish.h"
@@ -64,9 +63,9 @@ static void engine_show_counters(struct engine *engine)
 		engine_show(&session->port->n_in_flight, session->n_in_flight);
 		engine_show(&session->port->n_waiting, session->n_waiting);
 	}
-	for (uint32_t i = 0; i < engine->n_runners; i++) {
-		running += engine->runners[i].slots.n_running;
-		slots += engine->runners[i].slots.n_free;
+	for (uint32_t i = 0; i < engine->runners.n; i++) {
+		running += engine->runners.all[i]->slots.n_running;
+		slots += engine->runners.all[i]->slots.n_free;
 	}
 	engine_show(&stats->n_in_lane, engine->lane.n_inflight);
 	engine_show(&stats->n_waiting, waiting);
@@ -125,6 +124,7 @@ bool engine_turn(struct engine *engine)
 	}
 	if (worked) {
 		completion_publish(accounting);
+		models_hand_back(engine);
 		engine_hand_back(engine);
 		engine_show_counters(engine);
 		if (lane->work_since_ns)
@@ -158,24 +158,23 @@ static void *engine_main(void *arg)
 
 static int engine_init_runners(struct engine *engine, struct model_error *error)
 {
-	struct accounting *accounting = &engine->accounting;
-
 	for (uint32_t i = 0; i < engine->options.n_models; i++) {
-		struct runner *runner = &engine->runners[i];
+		struct engine_model_options *options = &engine->options.models[i];
+		struct runner *runner = calloc(1, sizeof(*runner));
 		int rc;
 
-		engine->n_runners = accounting->n_runners = engine->lane.n_runners = i + 1;
-		rc = runner_init(runner, &engine->options, i, engine->lane.stream, error);
+		if (!runner)
+			return -ENOMEM;
+		engine->runners.all[engine->runners.n++] = runner;
+		rc = runner_init(runner, &engine->options, options, engine->lane.stream, error);
+		options->model = options->draft = NULL; /* the runner's */
 		if (rc)
 			return rc;
-		if (runner->options.max_seq_len > accounting->max_seq_len)
-			accounting->max_seq_len = runner->options.max_seq_len;
-		if (runner->max_pages > accounting->max_pages)
-			accounting->max_pages = runner->max_pages;
-		if (adjust_payload_most(runner->model->config.vocab_size) > accounting->adjust_bytes)
-			accounting->adjust_bytes = adjust_payload_most(runner->model->config.vocab_size);
-		accounting->masks |= runner->options.attention->masks;
+		runner->place = i;
+		runner_set_id(runner, engine->next_id++);
 	}
+	engine->served = engine->runners;
+	engine_set_limits(engine);
 	return 0;
 }
 
@@ -190,8 +189,8 @@ static int engine_init_models(struct engine *engine, struct model_error *error)
 	rc = engine_init_runners(engine, error);
 	if (rc)
 		return rc;
-	for (uint32_t i = 0; i < engine->n_runners; i++) {
-		rc = runner_warm_up(&engine->runners[i], error);
+	for (uint32_t i = 0; i < engine->runners.n; i++) {
+		rc = runner_warm_up(engine->runners.all[i], error);
 		if (rc)
 			return rc;
 	}
@@ -200,12 +199,12 @@ static int engine_init_models(struct engine *engine, struct model_error *error)
 		snprintf(error->text, sizeof(error->text), "device lock: %s", device_strerror(rc));
 		return rc;
 	}
-	for (uint32_t i = 0; i < engine->n_runners; i++) {
-		rc = runner_capture(&engine->runners[i], error);
+	for (uint32_t i = 0; i < engine->runners.n; i++) {
+		rc = runner_capture(engine->runners.all[i], error);
 		if (rc)
 			return rc;
 	}
-	return runner_map_all(engine->runners, engine->n_runners, error);
+	return runner_map_all(&engine->runners, error);
 }
 
 /* Connect the parts. */
@@ -213,7 +212,7 @@ static void engine_connect(struct engine *engine)
 {
 	engine->accounting.options = engine->lane.options = &engine->options;
 	engine->accounting.stats = engine->lane.stats = &engine->stats;
-	engine->accounting.runners = engine->lane.runners = engine->runners;
+	engine->accounting.runners = engine->lane.runners = &engine->runners;
 	engine->accounting.loop = engine->lane.loop = engine->loop;
 	engine->accounting.reports = &engine->reports;
 	engine->accounting.request_log = &engine->request_log;
@@ -230,9 +229,6 @@ static int engine_init(struct engine *engine, struct model_error *error)
 	int rc;
 
 	snprintf(error->text, sizeof(error->text), "out of host memory");
-	engine->runners = calloc(engine->options.n_models, sizeof(*engine->runners));
-	if (!engine->runners)
-		return -ENOMEM;
 	rc = reports_init(&engine->reports);
 	if (rc)
 		return rc;
@@ -273,6 +269,7 @@ int engine_new(const struct engine_options *options, struct engine **ret, struct
 		engine_free(engine);
 		return rc;
 	}
+	engine->options.progress = NULL; /* the caller's, for this call */
 	engine_show_counters(engine);
 	*ret = engine;
 	return 0;
@@ -319,10 +316,9 @@ void engine_free(struct engine *engine)
 	engine_stop(engine);
 	if (engine->lane.stream)
 		engine->device->ops->stream_sync(engine->lane.stream);
-	for (uint32_t i = 0; i < engine->n_runners; i++)
-		runner_deinit(&engine->runners[i]);
+	engine_free_models(engine);
 	/* Models of runners that were never made are still the engine's. */
-	for (uint32_t i = engine->n_runners; i < engine->options.n_models; i++)
+	for (uint32_t i = 0; i < engine->options.n_models; i++)
 		engine_model_options_deinit(&engine->options.models[i]);
 	lane_deinit(&engine->lane);
 	loop_free(engine->loop);
@@ -331,7 +327,6 @@ void engine_free(struct engine *engine)
 		engine_query_free(query);
 	reports_deinit(&engine->reports);
 	mailbox_deinit(&engine->mailbox);
-	free(engine->runners);
 	free(engine->check_uses);
 	trace_deinit(&engine->trace);
 	free(engine);

@@ -79,6 +79,7 @@ struct engine_options {
 };
 
 struct engine;
+struct runner; /* a model in the engine */
 
 enum engine_report_kind {
 	ENGINE_DETACHED = 1,    /* port */
@@ -198,13 +199,36 @@ enum engine_graph_order { ENGINE_GRAPH_CAPTURE, ENGINE_GRAPH_DROP, ENGINE_GRAPH_
 
 struct engine_graphs_order {
 	enum engine_graph_order order;
-	uint32_t model, graph; /* indices, as in engine_graph_facts, or ENGINE_ALL */
+	uint32_t model, graph; /* id; index, as in engine_graph_facts; or ENGINE_ALL */
 };
 /* Captures what is not captured, or drops what is; what is being built or dropped stays as it is.
  * engine_graph_facts shows the result. */
 int engine_post_graphs(struct engine *engine, const struct engine_graphs_order *order);
 /* The device is out of memory: idle graphs go, then builder_relieved. From any thread. */
 int engine_post_relieve(struct engine *engine);
+
+/* ---- models while the engine serves ---- */
+
+/*
+ * Make one more model ready to be served: its memory, warm-up, graphs and KV pages. It may take long; the engine goes
+ * on. On a thread that has lifted the device's lock (device.h), one at a time. The models of the options are taken
+ * over in any case. 0, or the device's answer and a sentence in *error: then nothing is left of it.
+ */
+int engine_model_new(struct engine *engine, const struct engine_model_options *options, struct runner **ret,
+	struct model_error *error);
+/* Free a model that engine_post_load did not take, or that engine_model_take handed back. From any thread; freeing may
+ * wait for the device. */
+void engine_model_free(struct runner *model);
+/* Serve it: sessions attached from now on may use it. Takes it over on success. -ENOSPC: ENGINE_MODELS_MAX. */
+int engine_post_load(struct engine *engine, struct runner *model);
+/*
+ * Stop serving the model of that id; from now on it is not among engine_n_models. Its requests end with
+ * MIMEO_E_UNKNOWN_MODEL, and so do later ones; its sequences lose their pages, and their ids stay in use until their
+ * clients close them. engine_model_take returns it as soon as no launched step and no capture names it. -ENOENT.
+ */
+int engine_post_unload(struct engine *engine, uint32_t id);
+/* The index of the model of that id; engine_n_models: it is not served. */
+uint32_t engine_find_model(const struct engine *engine, uint32_t id);
 
 /* ---- reports: to the loop thread ---- */
 
@@ -216,6 +240,9 @@ bool engine_report_take(struct engine *engine, struct engine_report *ret);
 /* Take one closed buffer: true, its port and its id. Rings the same fd. */
 bool engine_buffer_take(
 	struct engine *engine, struct engine_port **ret_port, uint32_t *ret_buffer);
+
+/* Take one model that was unloaded, or NULL. Rings the same fd. */
+struct runner *engine_model_take(struct engine *engine);
 
 /* ---- counters and facts, from any thread ---- */
 
@@ -298,6 +325,7 @@ enum engine_distribution {
 };
 
 struct engine_model_facts {
+	uint32_t id; /* no other model has it in the daemon's life; requests name the model by it */
 	const char *name;
 	const struct model *model;
 	const char *attention, *support;
@@ -329,6 +357,7 @@ struct engine_model_facts {
 /* The device's name, and its memory as it is now. 0, or the device's answer. */
 int engine_device_info(const struct engine *engine, struct device_info *ret);
 
+/* Models served, and facts of one by its index, which changes as others are unloaded: on the loop thread. */
 uint32_t engine_n_models(const struct engine *engine);
 /* Bytes that the engine may need for the sequences and requests of a session with a ring and arena of these
  * sizes. */

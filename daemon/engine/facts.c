@@ -44,7 +44,16 @@ uint64_t engine_bytes_of_session(
 
 uint32_t engine_n_models(const struct engine *engine)
 {
-	return engine->n_runners;
+	return engine->served.n;
+}
+
+uint32_t engine_find_model(const struct engine *engine, uint32_t id)
+{
+	uint32_t i = 0;
+
+	while (i < engine->served.n && engine->served.all[i]->id != id)
+		i++;
+	return i;
 }
 
 /* ---- graphs: the model's own, and those of its draft's two managers ---- */
@@ -99,10 +108,11 @@ static const char *facts_dtype(enum dtype dtype)
 
 void engine_model_facts(const struct engine *engine, uint32_t model, struct engine_model_facts *ret)
 {
-	const struct runner *runner = &engine->runners[model];
+	const struct runner *runner = engine->served.all[model];
 	const struct speculator *speculator = &runner->speculator;
 
 	*ret = (struct engine_model_facts){
+		.id = runner->id,
 		.name = runner->options.name,
 		.model = runner->model,
 		.attention = runner->options.attention->name,
@@ -157,7 +167,7 @@ bool engine_graph_facts(const struct engine *engine, uint32_t model, uint32_t in
 		[PREFILL_GRAPHS] = "draft prefill",
 		[DECODE_GRAPHS] = "draft decode",
 	};
-	const struct runner *runner = &engine->runners[model];
+	const struct runner *runner = engine->served.all[model];
 	const struct graph_entry *entry;
 	unsigned owner = OWN_GRAPHS;
 

@@ -27,6 +27,8 @@ enum command_kind {
 	COMMAND_TUNING,
 	COMMAND_WEIGHT,
 	COMMAND_PING,
+	COMMAND_LOAD,
+	COMMAND_UNLOAD,
 };
 
 struct command {
@@ -40,6 +42,8 @@ struct command {
 	struct engine_graphs_order graphs;
 	struct engine_tuning tuning;
 	uint32_t weight;
+	struct runner *model; /* owned */
+	uint32_t id;
 };
 
 void mailbox_init(struct mailbox *mailbox)
@@ -53,6 +57,7 @@ void mailbox_deinit(struct mailbox *mailbox)
 
 	DL_FOREACH_SAFE (mailbox->commands, command, next) {
 		engine_query_free(command->query);
+		engine_model_free(command->model);
 		free(command);
 	}
 	pthread_mutex_destroy(&mailbox->lock);
@@ -162,6 +167,34 @@ int engine_post_ping(struct engine *engine)
 	return mailbox_post(engine, (struct command){.kind = COMMAND_PING});
 }
 
+int engine_post_load(struct engine *engine, struct runner *model)
+{
+	int rc;
+
+	if (!models_have_room(engine))
+		return -ENOSPC;
+	runner_set_id(model, engine->next_id);
+	rc = mailbox_post(engine, (struct command){.kind = COMMAND_LOAD, .model = model});
+	if (!rc)
+		models_show(engine, model);
+	return rc;
+}
+
+int engine_post_unload(struct engine *engine, uint32_t id)
+{
+	int rc;
+
+	if (engine_find_model(engine, id) == engine->served.n)
+		return -ENOENT;
+	atomic_fetch_add(&engine->n_leaving, 1);
+	rc = mailbox_post(engine, (struct command){.kind = COMMAND_UNLOAD, .id = id});
+	if (rc)
+		atomic_fetch_sub(&engine->n_leaving, 1);
+	else
+		models_hide(engine, id);
+	return rc;
+}
+
 /* The doorbell's only work is to end the wait. */
 static void mailbox_on_doorbell(void *userdata, struct loop_source *source, uint32_t events)
 {
@@ -238,6 +271,12 @@ static void mailbox_handle(struct engine *engine, struct command *command)
 		break;
 	case COMMAND_PING:
 		counter_add(&engine->stats.n_pings, 1);
+		break;
+	case COMMAND_LOAD:
+		models_join(engine, command->model);
+		break;
+	case COMMAND_UNLOAD:
+		models_leave(engine, command->id);
 		break;
 	}
 }

@@ -85,7 +85,7 @@ static struct engine_request_facts query_request(const struct request *request, 
 	facts.sequence = request->sequence;
 	facts.n_rows = request->n_rows;
 	if (request->runner)
-		facts.model = request->runner->index;
+		facts.model = request->runner->id;
 	if (request->n_rows)
 		facts.n_tokens = request->rows[request->n_rows - 1].first +
 			request->rows[request->n_rows - 1].n_tokens;
@@ -199,7 +199,7 @@ static void query_count_session(
 {
 	*ret = (struct engine_pages_facts){
 		.of = ENGINE_PAGES_SESSION,
-		.model = runner->index,
+		.model = runner->id,
 		.session = session->port->session,
 		.uid = session->port->uid,
 	};
@@ -224,7 +224,7 @@ static struct engine_pages_facts query_count_model(const struct runner *runner)
 
 	return (struct engine_pages_facts){
 		.of = ENGINE_PAGES_MODEL,
-		.model = runner->index,
+		.model = runner->id,
 		.n_pages = kv_pages_total(runner->kv),
 		.n_pinned = (uint64_t)runner->slots.pinned.n_pages + runner->slots.pinned.n_promised,
 		.n_registered = kv_prefix_pages_registered(runner->kv),
@@ -242,7 +242,7 @@ static struct engine_pages_facts query_count_user(
 
 	return (struct engine_pages_facts){
 		.of = ENGINE_PAGES_USER,
-		.model = runner->index,
+		.model = runner->id,
 		.uid = accounting->users[index].uid,
 		.n_pinned = (uint64_t)pinned->n_pages + pinned->n_promised,
 		.n_left = pinned_left_of(runner, (uint16_t)index),
@@ -279,15 +279,15 @@ static void query_list_user(const struct accounting *accounting, const struct ru
 
 static void query_pages(const struct accounting *accounting, struct engine_query *query)
 {
-	const size_t most = (size_t)accounting->n_runners * (1 + 2 * (size_t)accounting->n_sessions);
+	const size_t most = (size_t)accounting->runners->n * (1 + 2 * (size_t)accounting->n_sessions);
 
 	query->pages = calloc(most ? most : 1, sizeof(*query->pages));
 	if (!query->pages) {
 		query->rc = -ENOMEM;
 		return;
 	}
-	for (uint32_t m = 0; m < accounting->n_runners; m++) {
-		const struct runner *runner = &accounting->runners[m];
+	for (uint32_t m = 0; m < accounting->runners->n; m++) {
+		const struct runner *runner = accounting->runners->all[m];
 		struct engine_pages_facts *model = &query->pages[query->n++];
 
 		*model = query_count_model(runner);
@@ -304,11 +304,11 @@ static bool query_drop_pages(struct accounting *accounting, struct engine_query 
 {
 	uint32_t most = QUERY_PAGES_A_TURN;
 
-	for (uint32_t i = 0; i < accounting->n_runners; i++) {
-		struct runner *runner = &accounting->runners[i];
+	for (uint32_t i = 0; i < accounting->runners->n; i++) {
+		struct runner *runner = accounting->runners->all[i];
 		uint32_t n;
 
-		if (query->model != ENGINE_ALL && query->model != i)
+		if (query->model != ENGINE_ALL && query->model != runner->id)
 			continue;
 		n = kv_prefix_drop(runner->kv, most);
 		runner_show_pages(runner);

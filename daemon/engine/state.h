@@ -22,8 +22,11 @@ struct engine {
 	struct device *device;
 	struct engine_stats stats;
 	struct loop *loop;
-	struct runner *runners; /* [n_runners] */
-	uint32_t n_runners;
+	struct runners runners; /* the engine's thread's */
+	struct runners served;  /* the loop thread's: those of them that are not being unloaded */
+	uint32_t next_id;       /* the loop thread's: of the next model */
+	_Atomic uint32_t n_leaving; /* engine_post_unload was called for them, and they are in `runners` */
+	struct stream *dry;     /* the loader's: where models are warmed up and captured while others serve */
 	struct reports reports;
 	struct request_log request_log;
 	struct trace trace;
@@ -32,8 +35,24 @@ struct engine {
 	struct mailbox mailbox;
 	pthread_t thread;
 	bool started, stop, drained;
-	uint32_t *check_uses; /* check.c */
+	uint32_t *check_uses, n_check_uses; /* check.c */
 };
+
+/* ---- models.c ---- */
+
+/* On the loop thread: what later sessions need for the models served. */
+void engine_set_limits(struct engine *engine);
+/* The loop thread: is there a place for one more; show it to new sessions; show it no more. */
+bool models_have_room(const struct engine *engine);
+void models_show(struct engine *engine, struct runner *runner);
+void models_hide(struct engine *engine, uint32_t id);
+/* The engine's thread, by the mailbox: a model of engine_post_load joins; one of engine_post_unload begins to leave. */
+void models_join(struct engine *engine, struct runner *runner);
+void models_leave(struct engine *engine, uint32_t id);
+/* Hand back the models that have left. */
+void models_hand_back(struct engine *engine);
+/* When the thread has ended. */
+void engine_free_models(struct engine *engine);
 
 /* One turn of the engine's thread, which does nothing else but wait. True if there was anything to do. */
 bool engine_turn(struct engine *engine);

@@ -395,12 +395,13 @@ static void calls_model_files(struct session *session, const struct msg_call *ms
 		session_break(session, "a call for files before it received the reply to the call before");
 		return;
 	}
-	if (msg->model >= engine_n_models(engine)) {
-		calls_refuse(session, MIMEO_E_UNKNOWN_MODEL, "model %u, of %u", msg->model,
-			engine_n_models(engine));
+	const uint32_t model = engine_find_model(engine, msg->model);
+	if (model == engine_n_models(engine)) {
+		calls_refuse(session, MIMEO_E_UNKNOWN_MODEL, "no model has the number %u: it may have been unloaded",
+			msg->model);
 		return;
 	}
-	engine_model_facts(engine, msg->model, &facts);
+	engine_model_facts(engine, model, &facts);
 	const struct mimeo_model_files *files = facts.model->files;
 	const int in_order[MSG_FILES_MAX] = {files ? files->tokenizer : -1,
 		files ? files->config : -1, files ? files->chat_template : -1};

@@ -7,20 +7,31 @@
 
 #include <mimeo/types.h>
 
-uint32_t orders_find_model(const struct engine *engine, const char *name)
+bool orders_find_model(const struct engine *engine, const char *name, uint32_t *ret)
 {
 	uint32_t n = engine_n_models(engine);
 
+	*ret = ENGINE_ALL;
 	if (!name[0])
-		return ENGINE_ALL;
+		return true;
 	for (uint32_t i = 0; i < n; i++) {
 		struct engine_model_facts facts;
 
 		engine_model_facts(engine, i, &facts);
-		if (strcmp(facts.name, name) == 0)
-			return i;
+		if (strcmp(facts.name, name) != 0)
+			continue;
+		*ret = facts.id;
+		return true;
 	}
-	return n;
+	return false;
+}
+
+static uint32_t orders_id_of(const struct engine *engine, uint32_t index)
+{
+	struct engine_model_facts facts;
+
+	engine_model_facts(engine, index, &facts);
+	return facts.id;
 }
 
 /* Among the model's own graphs, or its draft model's, which may have the same names. */
@@ -44,10 +55,12 @@ static int orders_post_named(const struct serve *serve, struct engine_graphs_ord
 	int n_found = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
-		if ((wanted != ENGINE_ALL && wanted != i) ||
+		const uint32_t id = orders_id_of(serve->options.engine, i);
+
+		if ((wanted != ENGINE_ALL && wanted != id) ||
 			!orders_find_graph(serve->options.engine, i, name, false, &order.graph))
 			continue;
-		order.model = i;
+		order.model = id;
 		if (engine_post_graphs(serve->options.engine, &order) < 0)
 			return MIMEO_E_NO_MEMORY;
 		n_found++;
@@ -65,7 +78,7 @@ static bool orders_is_of_draft(const struct engine *engine, uint32_t wanted, con
 	uint32_t graph;
 
 	for (uint32_t i = 0; i < engine_n_models(engine); i++) {
-		if ((wanted == ENGINE_ALL || wanted == i) &&
+		if ((wanted == ENGINE_ALL || wanted == orders_id_of(engine, i)) &&
 			orders_find_graph(engine, i, name, true, &graph))
 			return true;
 	}
@@ -80,11 +93,10 @@ void orders_answer(struct serve *serve, bool capture, const char *model, const c
 	struct engine_graphs_order order = {
 		.order = capture ? ENGINE_GRAPH_CAPTURE
 			: idle ? ENGINE_GRAPH_DROP_IDLE : ENGINE_GRAPH_DROP,
-		.model = orders_find_model(serve->options.engine, model),
 		.graph = ENGINE_ALL,
 	};
 
-	if (order.model == engine_n_models(serve->options.engine)) {
+	if (!orders_find_model(serve->options.engine, model, &order.model)) {
 		reply_sayf(reply, MIMEO_E_INVALID, "no model is called %s: see mimeoctl models", model);
 		return;
 	}

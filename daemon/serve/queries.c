@@ -23,11 +23,12 @@ static const char *const queries_states[] = {
 
 static const char *queries_model_name(const struct engine *engine, uint32_t model)
 {
+	const uint32_t index = engine_find_model(engine, model);
 	struct engine_model_facts facts;
 
-	if (model >= engine_n_models(engine))
+	if (index == engine_n_models(engine))
 		return "";
-	engine_model_facts(engine, model, &facts);
+	engine_model_facts(engine, index, &facts);
 	return facts.name;
 }
 
@@ -59,8 +60,7 @@ static int queries_parse(struct serve *serve, const struct admin_request *reques
 		return -EINVAL;
 	}
 	ret->id = request->request;
-	ret->model = orders_find_model(serve->options.engine, request->model);
-	if (ret->model != engine_n_models(serve->options.engine))
+	if (orders_find_model(serve->options.engine, request->model, &ret->model))
 		return 0;
 	reply_sayf(reply, MIMEO_E_INVALID, "no model is called %s: see mimeoctl models", request->model);
 	return -EINVAL;
@@ -150,9 +150,13 @@ static void queries_answer_cancel(const struct engine_query *query, struct reply
 static void queries_add_pages_of_model(
 	const struct engine *engine, const struct engine_pages_facts *facts, struct reply *reply)
 {
+	const uint32_t index = engine_find_model(engine, facts->model);
 	struct engine_model_facts model;
 
-	engine_model_facts(engine, facts->model, &model);
+	/* It may have been unloaded since the engine answered. */
+	if (index == engine_n_models(engine))
+		return;
+	engine_model_facts(engine, index, &model);
 	REPLY_ROW(reply, CELL_TEXT("model", model.name), CELL_TEXT("of", "model"),
 		CELL_COUNT("sequences", facts->n_sequences), CELL_COUNT("pages", facts->n_pages),
 		CELL_COUNT("pinned", facts->n_pinned), CELL_COUNT("registered", facts->n_registered),

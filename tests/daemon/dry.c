@@ -194,7 +194,7 @@ void __wrap_engine_check(struct engine *engine);
 void __wrap_engine_check(struct engine *engine)
 {
 	const struct dry *dry = dry_current;
-	const struct runner *runner = &engine->runners[0];
+	const struct runner *runner = engine->runners.all[0];
 	uint32_t n = runner->slots.n_free + runner->slots.n_running;
 
 	for (const struct sequence *s = runner->slots.releasing; s; s = s->next)

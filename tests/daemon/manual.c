@@ -14,7 +14,7 @@ void manual_open(struct manual *manual, const struct rig_options *options)
 	o.max_seq_len = MANUAL_TOKENS;
 	*manual = (struct manual){0};
 	rig_open(&manual->rig, &o);
-	manual->runner = &manual->rig.engine->runners[0];
+	manual->runner = manual->rig.engine->runners.all[0];
 	manual->lane = manual->rig.engine->lane.stream;
 	manual->layer_bytes =
 		(KV_PAGES + 1) * kv_layer_page_bytes(kv_cache_config(manual->runner->kv));

@@ -109,6 +109,46 @@ static void load_model(struct rig *rig, const char *folder, struct engine_option
 		load_draft(rig, m, o);
 }
 
+struct runner *rig_make_model(struct rig *rig)
+{
+	static unsigned n;
+	const char *folder = rig->options.model ? rig->options.model : rig_source("examples/models/tinycalc");
+	struct engine_options options = rig->engine->options;
+	struct model_error error = {0};
+	struct runner *runner;
+
+	options.n_models = 1;
+	options.models[0] = (struct engine_model_options){0};
+	rig->device->ops->lift_lock(rig->device, true);
+	load_model(rig, folder, &options, 0, &rig->options);
+	snprintf(options.models[0].name, sizeof(options.models[0].name), "loaded-%u", n++);
+	if (engine_model_new(rig->engine, &options.models[0], &runner, &error))
+		fail_msg("%s", error.text);
+	rig->device->ops->lift_lock(rig->device, false);
+	return runner;
+}
+
+uint32_t rig_load(struct rig *rig)
+{
+	struct engine_model_facts facts;
+
+	assert_int_equal(engine_post_load(rig->engine, rig_make_model(rig)), 0);
+	rig->options.n_models++;
+	engine_model_facts(rig->engine, engine_n_models(rig->engine) - 1, &facts);
+	return facts.id;
+}
+
+void rig_unload(struct rig *rig, uint32_t id)
+{
+	struct runner *model;
+
+	assert_int_equal(engine_post_unload(rig->engine, id), 0);
+	rig->options.n_models--;
+	RIG_AWAIT((model = engine_model_take(rig->engine)));
+	assert_int_equal(model->id, id);
+	engine_model_free(model);
+}
+
 void rig_open(struct rig *rig, const struct rig_options *o)
 {
 	struct engine_options options = {
@@ -146,7 +186,7 @@ void rig_open(struct rig *rig, const struct rig_options *o)
 #endif
 	assert_int_equal(builder_new(rig->device, &rig->engine->stats.n_in_lane, &rig->builder), 0);
 	assert_int_equal(engine_start(rig->engine, rig->builder), 0);
-	rig->runner = &rig->engine->runners[0];
+	rig->runner = rig->engine->runners.all[0];
 	rig->speculator = &rig->runner->speculator;
 }
 

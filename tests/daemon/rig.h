@@ -138,6 +138,13 @@ void rig_attach(struct rig *rig, struct rig_client *ret, uint32_t entries);
 void rig_attach_as(struct rig *rig, struct rig_client *ret, uint32_t entries, uid_t uid, uint32_t weight);
 /* Attach one more client, which rig_close detaches; 4 at most. */
 struct rig_client *rig_other(struct rig *rig, uint32_t entries);
+/* Make one more model like those of the options while the engine serves, named "loaded-" and a number that no other
+ * one had; the caller posts it. */
+struct runner *rig_make_model(struct rig *rig);
+/* Make one and serve it; its id. */
+uint32_t rig_load(struct rig *rig);
+/* Unload it, wait until it is handed back, and free it. */
+void rig_unload(struct rig *rig, uint32_t id);
 /* Posts the detachment and waits for DETACHED. */
 void rig_detach(struct rig_client *client);
 /* Waits for DETACHED alone. */

@@ -76,12 +76,12 @@ static void change_launched_steps(struct engine *engine)
 
 static void change_steps_of_model(struct engine *engine)
 {
-	engine->runners[0].completed++;
+	engine->runners.all[0]->completed++;
 }
 
 static void change_running_slots(struct engine *engine)
 {
-	engine->runners[0].slots.n_running--;
+	engine->runners.all[0]->slots.n_running--;
 }
 
 static void change_page_references(struct engine *engine)
@@ -90,7 +90,7 @@ static void change_page_references(struct engine *engine)
 
 	for (uint32_t i = 0; i < engine_session_n_sequences(session); i++) {
 		if (session->sequences[i].table.n_pages) {
-			kv_release(engine->runners[0].kv, session->sequences[i].table.pages, 1);
+			kv_release(engine->runners.all[0]->kv, session->sequences[i].table.pages, 1);
 			return;
 		}
 	}
@@ -99,12 +99,12 @@ static void change_page_references(struct engine *engine)
 
 static void change_free_pages(struct engine *engine)
 {
-	atomic_fetch_add(&engine->runners[0].pages_free, 1);
+	atomic_fetch_add(&engine->runners.all[0]->pages_free, 1);
 }
 
 static void change_wanted_graphs(struct engine *engine)
 {
-	graph_entry_set_state(&engine->runners[0].graphs.entries[0], GRAPH_WANTED);
+	graph_entry_set_state(&engine->runners.all[0]->graphs.entries[0], GRAPH_WANTED);
 }
 
 struct change {

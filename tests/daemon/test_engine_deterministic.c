@@ -165,7 +165,7 @@ static void test_a_model_that_is_not_deterministic_refuses_requests_that_ask_for
 	int32_t token = 'x';
 
 	/* The cpu device's are deterministic in any case. */
-	rig->engine->runners[0].model->deterministic = false;
+	rig->engine->runners.all[0]->model->deterministic = false;
 	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
 	request = rig_ask(&rig->client, 0, 0, &token, 1, 1, MIMEO_GENERATE_DETERMINISTIC);
 	rig_expect(&rig->client, &request, refused);

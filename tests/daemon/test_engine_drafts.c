@@ -311,7 +311,7 @@ static void test_time_of_drafts_is_that_between_their_beginning_and_the_steps_en
 	struct engine_speculation more;
 
 	more = account_of(rig, "12+34=", 1, 0, 1); /* the runner's first step, and its only one */
-	const struct inputs_slot *slot = &rig->engine->runners[0].inputs.slots[1];
+	const struct inputs_slot *slot = &rig->engine->runners.all[0]->inputs.slots[1];
 
 	assert_int_equal(*slot->flag, 1);
 	assert_true(*slot->began < *slot->draft_began && *slot->draft_began < *slot->ended);
@@ -420,8 +420,8 @@ static void test_pages_bytes_have_the_drafts_part_in_them(void **state)
 		setup(&rig, GRAPH_NONE, i);
 		const struct device_info info = test_device_info(rig.device);
 
-		c = i ? &rig.engine->runners[0].options.draft->config
-		      : &rig.engine->runners[0].model->config;
+		c = i ? &rig.engine->runners.all[0]->options.draft->config
+		      : &rig.engine->runners.all[0]->model->config;
 		kv = model_kv(c, &info, 16);
 		bytes[i] = rig_facts(&rig).kv_bytes - (i ? bytes[0] : 0);
 		assert_int_equal(bytes[i], rig_facts(&rig).pages_total * kv_page_bytes(&kv));

@@ -82,7 +82,7 @@ static const json_t *reference_row(const struct reference *r)
 /* What slot 0's first draft was drawn from is the reference's, and -inf for ids that d2t has none of. */
 static void assert_drawn_from(struct rig *rig, const struct reference *r)
 {
-	const struct runner *runner = &rig->engine->runners[0];
+	const struct runner *runner = rig->engine->runners.all[0];
 	const uint32_t draft_vocab = runner->options.draft->config.draft.vocab_size;
 	float *have = test_fetch(rig->device, runner->inputs.persistent.slot_draft_logits,
 		VOCAB * sizeof(*have));

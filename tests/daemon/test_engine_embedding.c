@@ -25,7 +25,7 @@ static int setup(void **state)
 static int setup_without_head(void **state)
 {
 	setup(state);
-	own.engine->runners[0].model->has_head = false;
+	own.engine->runners.all[0]->model->has_head = false;
 	return 0;
 }
 

@@ -95,7 +95,7 @@ static void test_each_graph_is_captured_once_however_many_clients_come_and_go(vo
 		assert_true(facts.n_nodes > 0);
 		assert_string_equal(facts.mode, facts.query_len ? "FULL" : "PIECEWISE");
 		assert_int_equal(facts.n_segments,
-			facts.query_len ? 1 : rig->engine->runners[0].model->config.n_layers + 1);
+			facts.query_len ? 1 : rig->engine->runners.all[0]->model->config.n_layers + 1);
 	}
 	/* "17" and the end token; one more if the end was seen late. */
 	assert_in_range(graph(rig, 1).n_replays, 5 * 2, 5 * 3);

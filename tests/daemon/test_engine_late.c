@@ -133,7 +133,7 @@ static void test_graph_stays_for_the_generation_after_its_last_replay(void **sta
 	struct graph_set *graphs;
 	uint64_t now;
 
-	graphs = &rig->engine->runners[0].graphs;
+	graphs = &rig->engine->runners.all[0]->graphs;
 	now = clock_ns();
 	rig->engine->lane.late.generation_ns = now / 4;
 	for (uint32_t i = 0; i < graphs->n; i++)
@@ -472,7 +472,7 @@ static void test_graph_is_warmed_up_before_it_is_captured_again(void **state)
 	struct rig *rig = *state;
 	struct graph_set *graphs;
 
-	graphs = &rig->engine->runners[0].graphs;
+	graphs = &rig->engine->runners.all[0]->graphs;
 	order(rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
 	await_graphs(rig, "empty", graphs->n);
 	order(rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);

@@ -209,7 +209,7 @@ static void test_answers_are_the_same_with_every_mode_and_one_family_of_graphs_s
 
 		options.mode = modes[i];
 		rig_open_client(&rig, &options);
-		assert_int_equal(rig.engine->runners[0].options.mode.resolved, modes[i]);
+		assert_int_equal(rig.engine->runners.all[0]->options.mode.resolved, modes[i]);
 		for (size_t q = 0; q < 3; q++)
 			rig_assert_answer(&rig.client, 0, questions[q][0], questions[q][1]);
 		for (uint32_t g = 0; modes[i] == GRAPH_FULL &&

@@ -211,7 +211,7 @@ static void test_nothing_is_captured_before_the_device_is_locked(void **state)
 static void test_memory_and_first_uses_are_refused_once_the_engine_serves(void **state)
 {
 	const struct rig *rig = *state;
-	const struct runner *runner = &rig->engine->runners[0];
+	const struct runner *runner = rig->engine->runners.all[0];
 	const struct model_buffers *b = &runner->context.buffers;
 	void *memory;
 
@@ -232,7 +232,7 @@ static void test_memory_and_first_uses_are_refused_once_the_engine_serves(void *
 static void test_passes_of_the_draft_are_captured_on_inputs_written_for_them(void **state)
 {
 	const struct rig *rig = *state;
-	const struct runner *runner = &rig->engine->runners[0];
+	const struct runner *runner = rig->engine->runners.all[0];
 
 	/* Each of its graphs was warmed up and captured. */
 	assert_true(seen.n_drafts_begun >= 2 * speculator_n_graphs(&runner->speculator));
@@ -262,7 +262,7 @@ static void assert_plans(const struct graph_set *set)
 static void test_lazy_plan_is_in_every_full_graph_of_target_and_draft(void **state)
 {
 	const struct rig *rig = *state;
-	const struct runner *runner = &rig->engine->runners[0];
+	const struct runner *runner = rig->engine->runners.all[0];
 
 	assert_plans(&runner->graphs);
 	assert_plans(&runner->speculator.prefill.graphs);

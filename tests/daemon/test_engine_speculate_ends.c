@@ -255,7 +255,7 @@ static void test_forks_have_the_history_and_the_drafts_of_it(void **state)
 /* The null page, of the model's and of the draft's layers: it is read and never written. */
 static void copy_null_pages(const struct rig *rig, uint8_t *ret, size_t size)
 {
-	const struct runner *runner = &rig->engine->runners[0];
+	const struct runner *runner = rig->engine->runners.all[0];
 	const size_t of_target = kv_layer_page_bytes(kv_cache_config(runner->kv));
 	const size_t of_draft = kv_layer_page_bytes(kv_cache_config(runner->draft_kv));
 	size_t at = 0;

@@ -115,7 +115,7 @@ static void test_graphs_of_decodes_of_one_token_have_logits_of_one_token(void **
 	const struct graph_set *graphs;
 	uint32_t n_single = 0;
 
-	graphs = &rig->engine->runners[0].graphs;
+	graphs = &rig->engine->runners.all[0]->graphs;
 	for (uint32_t i = 0; i < graphs->n; i++)
 		n_single += graphs->descriptors[i].query_len == 1;
 	assert_true(n_single > 0);

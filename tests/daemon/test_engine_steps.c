@@ -226,7 +226,7 @@ static void test_hidden_state_is_that_of_each_row(void **state)
 	float hidden[2][HIDDEN];
 	uint16_t *head;
 
-	head = test_fetch(rig->device, rig->engine->runners[0].model->head.data,
+	head = test_fetch(rig->device, rig->engine->runners.all[0]->model->head.data,
 		sizeof(*head) * VOCAB * HIDDEN);
 	open_all(&rig->client, 4);
 	for (uint32_t pass = 0; pass < 2; pass++) {
@@ -264,7 +264,7 @@ static void test_more_results_than_a_step_can_carry_take_more_steps(void **state
 	uint32_t n = 0;
 
 	/* As with a vocabulary whose logits fill the record slot; nothing is running. */
-	rig->engine->runners[0].inputs.limits.max_results = 2;
+	rig->engine->runners.all[0]->inputs.limits.max_results = 2;
 	open_all(&rig->client, N_PROMPTS);
 	for (uint32_t i = 0; i < N_PROMPTS; i++) {
 		uint32_t m = rig_prompt(prompts[i], tokens + n);

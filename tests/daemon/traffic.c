@@ -220,7 +220,7 @@ void traffic_run(const struct rig_options *base, enum graph_mode resolved,
 	snprintf(run->what, sizeof(run->what), "%s, ladder %s, chunks of %u",
 		graph_mode_name(resolved), ladder->name, chunk);
 	rig_open(&run->rig, &options);
-	assert_int_equal(run->rig.engine->runners[0].options.mode.resolved, resolved);
+	assert_int_equal(run->rig.engine->runners.all[0]->options.mode.resolved, resolved);
 	for (uint32_t c = 0; c < N_CLIENTS; c++)
 		rig_attach(&run->rig, &run->clients[c], 16);
 	all_together(run);

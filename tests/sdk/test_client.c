@@ -490,7 +490,7 @@ static void test_message_without_detail_is_the_statuss_sentence(void **state)
 		mimeo_event_message(&event, text, sizeof(text));
 		bool sentence = strcmp(text, mimeo_strerror(event.status)) == 0;
 		assert_int_equal(sentence, event.detail == RING_DETAIL_NONE ||
-			event.detail > RING_DETAIL_DRAIN);
+			event.detail > RING_DETAIL_UNLOADED);
 	}
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "fake_engine.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -433,6 +434,32 @@ uint32_t engine_n_models(const struct engine *engine)
 	return engine->n_models;
 }
 
+/* It loads and unloads nothing. */
+struct runner *engine_model_take(struct engine *engine)
+{
+	return NULL;
+}
+
+void engine_model_free(struct runner *model)
+{
+	assert(!model);
+}
+
+int engine_post_load(struct engine *engine, struct runner *model)
+{
+	return -ENOSPC;
+}
+
+int engine_post_unload(struct engine *engine, uint32_t id)
+{
+	return -ENOENT;
+}
+
+uint32_t engine_find_model(const struct engine *engine, uint32_t id)
+{
+	return id < engine->n_models ? id : engine->n_models;
+}
+
 /* Drafts as long as can be, and numbers too. */
 static void facts_fill(struct engine_model_facts *facts)
 {
@@ -462,6 +489,7 @@ static void facts_clear(struct engine_model_facts *facts)
 void engine_model_facts(const struct engine *engine, uint32_t model, struct engine_model_facts *ret)
 {
 	*ret = (struct engine_model_facts){
+		.id = model,
 		.name = engine->names[model],
 		.model = &engine->model,
 		.attention = "flex",

@@ -156,7 +156,7 @@ static void test_unknown_model_is_refused_by_its_index(void **state)
 	call_send(*state, 1);
 	struct msg_reply reply = reply_receive(*state, fds, &n);
 	assert_int_equal(reply.status, MIMEO_E_UNKNOWN_MODEL);
-	assert_string_equal(reply.text, "model 1, of 1");
+	assert_string_equal(reply.text, "no model has the number 1: it may have been unloaded");
 	assert_int_equal(n, 0);
 	call_send(*state, UINT32_MAX);
 	assert_int_equal(reply_receive(*state, fds, &n).status, MIMEO_E_UNKNOWN_MODEL);

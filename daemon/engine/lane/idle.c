@@ -131,7 +131,7 @@ static uint64_t idle_hold_of(const struct lane *lane, const struct inflight *inf
 {
 	uint64_t hold;
 
-	if (!inflight->n_ending || lane->n_runners > 1 || inflight->notify || inflight_is_divided(inflight) ||
+	if (!inflight->n_ending || lane->runners->n > 1 || inflight->notify || inflight_is_divided(inflight) ||
 		!idle_is_timed(lane, inflight->expected_ns))
 		return 0;
 	assert(inflight->n_ending <= inflight->n_rows);
@@ -154,7 +154,8 @@ void idle_hold(struct lane *lane, const struct inflight *inflight)
 static bool idle_holds(const struct lane *lane)
 {
 	return lane->idle.hold_until_ns && !lane->n_inflight &&
-		lane->runners[0].slots.n_running < lane->idle.hold_running && clock_ns() < lane->idle.hold_until_ns;
+		lane->runners->all[0]->slots.n_running < lane->idle.hold_running &&
+		clock_ns() < lane->idle.hold_until_ns;
 }
 
 bool idle_is_early(const struct lane *lane)

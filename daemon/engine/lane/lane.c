@@ -97,8 +97,8 @@ static void lane_abandon(struct lane *lane)
 		kv_release(inflight->runner->kv, inflight->sources, inflight->n_sources);
 		lane->first = (lane->first + 1) % LANE_STEPS;
 	}
-	for (uint32_t i = 0; i < lane->n_runners; i++) {
-		struct runner *runner = &lane->runners[i];
+	for (uint32_t i = 0; i < lane->runners->n; i++) {
+		struct runner *runner = lane->runners->all[i];
 		struct slots *slots = &runner->slots;
 
 		assert(runner->completed <= runner->launched);

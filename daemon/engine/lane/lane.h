@@ -87,9 +87,9 @@ struct lane {
 	struct engine_stats *stats;
 	struct accounting *accounting;
 	struct trace *trace;
-	struct runner *runners; /* [n_runners] */
-	uint32_t n_runners, runner_turn;
-	struct schedule schedules[ENGINE_MODELS_MAX]; /* by the runners' index */
+	struct runners *runners;
+	uint32_t runner_turn;
+	struct schedule schedules[ENGINE_MODELS_MAX]; /* by the runners' places */
 	struct inflight inflight[LANE_STEPS];
 	uint32_t first, n_inflight;
 	uint64_t work_since_ns; /* this turn's work with steps; 0: none so far */

@@ -117,9 +117,11 @@ static void late_obey_drop(struct late *late, struct graph_entry *entry)
 	}
 }
 
-static void late_obey_command(struct late *late, struct graph_entry *entry)
+static void late_obey_command(struct lane *lane, struct graph_entry *entry)
 {
-	int command = entry->command;
+	struct late *late = &lane->late;
+	const struct runner *runner = runners_find(lane->runners, entry->owner);
+	int command = runner->leaving ? COMMAND_NONE : entry->command;
 
 	entry->command = COMMAND_NONE;
 	if (command == COMMAND_CAPTURE)
@@ -135,8 +137,8 @@ static uint32_t late_drop_idle(struct lane *lane)
 	uint64_t generation = clock_ns() / late->generation_ns;
 	uint32_t n = 0;
 
-	for (uint32_t i = 0; i < lane->n_runners; i++) {
-		struct graph_set *set = &lane->runners[i].graphs;
+	for (uint32_t i = 0; i < lane->runners->n; i++) {
+		struct graph_set *set = &lane->runners->all[i]->graphs;
 
 		for (uint32_t j = 0; j < set->n; j++) {
 			struct graph_entry *entry = &set->entries[j];
@@ -201,7 +203,7 @@ static void late_take_build(struct lane *lane, struct graph_entry *entry)
 	entry->pause_ns = 0;
 	counter_add(&lane->stats->n_late_captures, 1);
 	log_debug("graph %s: captured while serving", late_name_of(entry, name));
-	late_obey_command(late, entry);
+	late_obey_command(lane, entry);
 }
 
 static void late_take_drop(struct lane *lane, struct graph_entry *entry)
@@ -215,7 +217,7 @@ static void late_take_drop(struct lane *lane, struct graph_entry *entry)
 		log_debug("graph %s: dropped", late_name_of(entry, name));
 	}
 	entry->remains = entry->failed = false;
-	late_obey_command(&lane->late, entry);
+	late_obey_command(lane, entry);
 }
 
 static bool late_take_result(struct lane *lane)
@@ -263,7 +265,7 @@ static bool late_is_due(const struct lane *lane)
 
 static int late_capture(struct lane *lane, struct graph_entry *entry)
 {
-	struct runner *runner = &lane->runners[entry->owner];
+	struct runner *runner = runners_find(lane->runners, entry->owner);
 	int end, rc = capture_warm_up(entry, &runner->context, lane->stream);
 
 	if (rc == 0)
@@ -355,11 +357,11 @@ static bool late_is_named(uint32_t named, uint32_t index)
 
 static void late_order_each(struct lane *lane, const struct engine_graphs_order *order)
 {
-	for (uint32_t i = 0; i < lane->n_runners; i++) {
-		struct graph_set *set = &lane->runners[i].graphs;
+	for (uint32_t i = 0; i < lane->runners->n; i++) {
+		struct graph_set *set = &lane->runners->all[i]->graphs;
 
-		for (uint32_t j = set->n; j-- > 0;) {
-			if (!late_is_named(order->model, i) || !late_is_named(order->graph, j))
+		for (uint32_t j = lane->runners->all[i]->leaving ? 0 : set->n; j-- > 0;) {
+			if (!late_is_named(order->model, lane->runners->all[i]->id) || !late_is_named(order->graph, j))
 				continue;
 			if (order->order == ENGINE_GRAPH_CAPTURE)
 				late_obey_capture(&lane->late, &set->entries[j]);
@@ -367,6 +369,29 @@ static void late_order_each(struct lane *lane, const struct engine_graphs_order 
 				late_obey_drop(&lane->late, &set->entries[j]);
 		}
 	}
+}
+
+void late_forget(struct lane *lane, struct runner *runner)
+{
+	for (uint32_t i = 0; i < runner->graphs.n; i++) {
+		struct graph_entry *entry = &runner->graphs.entries[i];
+
+		if (graph_entry_state(entry) != GRAPH_WANTED)
+			continue;
+		DL_DELETE(lane->late.wanted, entry);
+		graph_entry_set_state(entry, GRAPH_EMPTY);
+	}
+}
+
+bool late_is_done_with(const struct runner *runner)
+{
+	for (uint32_t i = 0; i < runner->graphs.n; i++) {
+		const enum graph_state state = graph_entry_state(&runner->graphs.entries[i]);
+
+		if (state == GRAPH_WANTED || state == GRAPH_BUILDING || state == GRAPH_DROPPING)
+			return false;
+	}
+	return true;
 }
 
 void late_order(struct lane *lane, const struct engine_graphs_order *order)

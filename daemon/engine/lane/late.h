@@ -9,6 +9,7 @@
 #include "daemon/graph/graph_set.h"
 
 struct lane;
+struct runner;
 
 struct late {
 	struct builder_task base; /* first */
@@ -40,5 +41,9 @@ void late_want(struct lane *lane, struct graph_entry *entry);
 /* The builder needs memory. */
 void late_relieve(struct lane *lane);
 void late_order(struct lane *lane, const struct engine_graphs_order *order);
+/* Of a model that is being unloaded: no graph of it is captured any more. */
+void late_forget(struct lane *lane, struct runner *runner);
+/* Is none of its graphs being built or dropped? */
+bool late_is_done_with(const struct runner *runner);
 
 #endif

@@ -51,7 +51,7 @@ static void results_take_token(struct request *request, struct sequence *s, int3
 	const size_t width = 1 + request->n_top;
 	struct engine_port *port = s->session->port;
 
-	assert(s->n_tokens < s->session->max_seq_len);
+	assert(s->n_tokens < s->session->limits.max_seq_len);
 	assert(request->n_generated < request->max_tokens);
 	s->tokens[s->n_tokens++] = token;
 	/* It may be preempted from now on. */
@@ -236,7 +236,7 @@ static void results_count_lane(struct lane *lane, const struct inflight *infligh
 		return;
 	lane->ended_ns = ended;
 	if (ended > began && !inflight->positions)
-		pace_follow(&lane->schedules[inflight->runner->index].pace, ended - began, inflight->n_prompt,
+		pace_follow(&lane->schedules[inflight->runner->place].pace, ended - began, inflight->n_prompt,
 			inflight->n_decodes);
 	if (inflight->entry && ended > began && !inflight->positions)
 		graph_entry_follow(&inflight->entry->lane_ns, ended - began);

@@ -510,7 +510,7 @@ static void schedule_preempt_often(const struct lane *lane, struct runner *runne
 bool schedule_rows(struct lane *lane, struct inflight *inflight, struct batch_shape *ret_shape)
 {
 	struct runner *runner = inflight->runner;
-	struct schedule *schedule = &lane->schedules[runner->index];
+	struct schedule *schedule = &lane->schedules[runner->place];
 	struct batch b = {
 		.runner = runner,
 		.schedule = schedule,

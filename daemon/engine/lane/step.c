@@ -314,7 +314,7 @@ static void step_count(
 	}
 	/* Prompts gain nothing by graphs: their kernels take longer than a launch. */
 	if (reason == EAGER_TOO_WIDE && !inflight->n_prompt)
-		step_warn_too_wide(&lane->schedules[runner->index], runner, n_tokens);
+		step_warn_too_wide(&lane->schedules[runner->place], runner, n_tokens);
 	counter_add(&stats->n_eager[reason], 1);
 	counter_add(&runner->n_eager[reason], 1);
 }
@@ -435,11 +435,11 @@ bool step_launch(struct lane *lane)
 	bool any = false;
 
 	/* Models take turns. */
-	for (uint32_t idle = 0; idle < lane->n_runners && lane->n_inflight < LANE_STEPS && !idle_is_early(lane);) {
+	for (uint32_t idle = 0; idle < lane->runners->n && lane->n_inflight < LANE_STEPS && !idle_is_early(lane);) {
 		bool launched = false;
-		int rc = step_launch_one(lane, &lane->runners[lane->runner_turn], &launched);
+		int rc = step_launch_one(lane, lane->runners->all[lane->runner_turn], &launched);
 
-		lane->runner_turn = (lane->runner_turn + 1) % lane->n_runners;
+		lane->runner_turn = (lane->runner_turn + 1) % lane->runners->n;
 		if (rc) {
 			lane_lose_device(lane, rc);
 			return true;

@@ -105,13 +105,18 @@ static int runner_make_tables(struct runner *runner, const struct attention_conf
 		runner->options.draft ? 2 : 1, o->max_requests, o->max_batch_tokens);
 	if (rc)
 		return runner_fail(error, runner, "graph table", rc);
-	for (uint32_t i = 0; i < runner->graphs.n; i++)
-		runner->graphs.entries[i].owner = runner->index;
 	return runner_make_speculator(runner, attention, draft_buffers, &ladder, error);
 }
 
-int runner_init(struct runner *runner, const struct engine_options *limits, uint32_t index,
-	struct stream *lane, struct model_error *error)
+void runner_set_id(struct runner *runner, uint32_t id)
+{
+	runner->id = id;
+	for (uint32_t i = 0; i < runner->graphs.n; i++)
+		runner->graphs.entries[i].owner = id;
+}
+
+int runner_init(struct runner *runner, const struct engine_options *limits,
+	const struct engine_model_options *options, struct stream *lane, struct model_error *error)
 {
 	struct model_buffers draft_buffers = {0};
 	struct attention_config attention;
@@ -119,12 +124,11 @@ int runner_init(struct runner *runner, const struct engine_options *limits, uint
 	int rc;
 
 	*runner = (struct runner){
-		.options = limits->models[index],
+		.options = *options,
 		.limits = limits,
 		.device = limits->device,
 		.lane = lane,
-		.index = index,
-		.model = limits->models[index].model,
+		.model = options->model,
 	};
 	rc = runner->device->ops->info(runner->device, &info);
 	if (rc)

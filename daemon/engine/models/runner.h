@@ -72,7 +72,10 @@ struct runner {
 	const struct engine_options *limits;
 	struct device *device;
 	struct stream *lane;
-	uint32_t index;
+	uint32_t id;    /* the model's: no other has it in the daemon's life */
+	uint32_t place; /* below ENGINE_MODELS_MAX: no other runner has it at this time */
+	bool leaving;   /* being unloaded: it takes no request, and goes when nothing names it */
+	struct runner *next; /* among those that were unloaded: requests/reports.h */
 	struct model *model;
 	struct kv_cache *kv;
 	struct inputs inputs;
@@ -100,12 +103,30 @@ struct runner {
 	struct speculation_counters speculation;
 };
 
+/* The engine's models, in the order of their ids. */
+struct runners {
+	struct runner *all[ENGINE_MODELS_MAX];
+	uint32_t n;
+};
+
+/* NULL: there is none. */
+static inline struct runner *runners_find(const struct runners *runners, uint32_t id)
+{
+	for (uint32_t i = 0; i < runners->n; i++) {
+		if (runners->all[i]->id == id)
+			return runners->all[i];
+	}
+	return NULL;
+}
+
 /* ---- runner.c ---- */
 
-/* Takes the options' models over in any case; options and limits outlive the runner; call runner_deinit in
- * any case. 0, or the device's answer and a sentence in *error. */
-int runner_init(struct runner *runner, const struct engine_options *limits, uint32_t index,
-	struct stream *lane, struct model_error *error);
+/* Takes the options' models over in any case; limits outlive the runner; call runner_deinit in any case. 0, or the
+ * device's answer and a sentence in *error. */
+int runner_init(struct runner *runner, const struct engine_options *limits,
+	const struct engine_model_options *options, struct stream *lane, struct model_error *error);
+/* Names it, before the engine's thread knows it. */
+void runner_set_id(struct runner *runner, uint32_t id);
 int runner_warm_up(struct runner *runner, struct model_error *error);
 /* With lazy_capture the draft model's graphs alone. */
 int runner_capture(struct runner *runner, struct model_error *error);
@@ -122,7 +143,7 @@ int runner_allocate(struct runner *runner, const struct device_info *info,
 /* Pages that the warm-up's one real row may write. */
 uint32_t runner_warm_up_pages(const struct runner *runner);
 /* The last phase, of all runners: map their KV pages. */
-int runner_map_all(struct runner *runners, uint32_t n, struct model_error *error);
+int runner_map_all(const struct runners *runners, struct model_error *error);
 /* Bytes of a page of its KV cache, the draft model's part included. */
 uint64_t runner_page_bytes(const struct runner *runner);
 /* Publish how many pages are free now. */

@@ -240,14 +240,14 @@ int runner_allocate(struct runner *runner, const struct device_info *info,
 
 /* Of the device's memory, for what comes after the KV pages: captures while serving, clients' buffers,
  * what the driver takes for itself. */
-static uint64_t runner_reserve_of(const struct runner *runners, uint32_t n, const struct device_info *info)
+static uint64_t runner_reserve_of(const struct runners *runners, const struct device_info *info)
 {
 	uint64_t bytes = info->free_bytes / 20;
 
 	if (bytes > RESERVE_BYTES_MAX)
 		bytes = RESERVE_BYTES_MAX;
-	for (uint32_t i = 0; i < n && runners->limits->lazy_capture; i++)
-		bytes += runners[i].graphs.n * LAZY_GRAPH_BYTES;
+	for (uint32_t i = 0; i < runners->n && runners->all[i]->limits->lazy_capture; i++)
+		bytes += runners->all[i]->graphs.n * LAZY_GRAPH_BYTES;
 	return bytes;
 }
 
@@ -268,18 +268,18 @@ static uint64_t runner_wanted_bytes(const struct runner *runner)
 /* Pages that fit in this model's part of what weights, pool and graphs have left of the device, at most
  * those wanted. Of the models still to be mapped, those that want exactly so many get them, and the
  * others share the rest in proportion to what they want. */
-static int runner_fit_pages(const struct runner *runners, uint32_t n, uint32_t at, uint32_t *ret)
+static int runner_fit_pages(const struct runners *runners, uint32_t at, uint32_t *ret)
 {
-	const struct runner *runner = &runners[at];
+	const struct runner *runner = runners->all[at];
 	uint64_t sharing = 0, taken, left;
 	struct device_info info;
 	int rc = runner->device->ops->info(runner->device, &info);
 
 	if (rc)
 		return rc;
-	taken = runner_reserve_of(runners, n, &info);
-	for (uint32_t i = at; i < n; i++)
-		*(runners[i].options.kv_exact ? &taken : &sharing) += runner_wanted_bytes(&runners[i]);
+	taken = runner_reserve_of(runners, &info);
+	for (uint32_t i = at; i < runners->n; i++)
+		*(runners->all[i]->options.kv_exact ? &taken : &sharing) += runner_wanted_bytes(runners->all[i]);
 	left = info.free_bytes > taken ? info.free_bytes - taken : 0;
 	if (sharing > left)
 		left = (uint64_t)((double)left * ((double)runner_wanted_bytes(runner) / (double)sharing));
@@ -298,14 +298,14 @@ static int runner_map_pages(struct runner *runner, uint32_t n)
 	return kv_cache_map(runner->draft_kv, n + 1);
 }
 
-static int runner_map(struct runner *runners, uint32_t n, uint32_t at)
+static int runner_map(const struct runners *runners, uint32_t at)
 {
-	struct runner *runner = &runners[at];
+	struct runner *runner = runners->all[at];
 	uint32_t wanted = runner->options.kv_pages, n_pages = wanted;
 	int rc;
 
 	if (!runner->options.kv_exact) {
-		rc = runner_fit_pages(runners, n, at, &n_pages);
+		rc = runner_fit_pages(runners, at, &n_pages);
 		if (rc)
 			return rc;
 	}
@@ -323,13 +323,13 @@ static int runner_map(struct runner *runners, uint32_t n, uint32_t at)
 	return 0;
 }
 
-int runner_map_all(struct runner *runners, uint32_t n, struct model_error *error)
+int runner_map_all(const struct runners *runners, struct model_error *error)
 {
-	for (uint32_t i = 0; i < n; i++) {
-		int rc = runner_map(runners, n, i);
+	for (uint32_t i = 0; i < runners->n; i++) {
+		int rc = runner_map(runners, i);
 
 		if (rc)
-			return runner_fail(error, &runners[i], "KV pages", rc);
+			return runner_fail(error, runners->all[i], "KV pages", rc);
 	}
 	return 0;
 }

@@ -13,6 +13,13 @@ struct engine_session;
 struct request_log;
 struct trace;
 
+/* What a new session is made for; the loop thread's. */
+struct accounting_limits {
+	uint32_t max_seq_len, max_pages; /* of a sequence, over all models */
+	uint32_t adjust_bytes;           /* of a request's payload at most: adjust.h */
+	uint32_t models_end;             /* the models have ids below this one */
+};
+
 struct accounting {
 	const struct engine_options *options;
 	struct engine_stats *stats;
@@ -21,11 +28,8 @@ struct accounting {
 	struct trace *trace;
 	struct loop *loop;
 	struct msg_codec *codec;
-	struct runner *runners; /* [n_runners] */
-	uint32_t n_runners;
-	uint32_t max_seq_len, max_pages; /* of a sequence, over all models */
-	uint32_t adjust_bytes;           /* of a request's payload at most: adjust.h */
-	bool masks;                      /* a model's attention reads mask words */
+	struct runners *runners;
+	struct accounting_limits limits;
 	uint64_t seed_state;
 	struct engine_session *sessions[ENGINE_SESSIONS_MAX];
 	uint32_t n_sessions;

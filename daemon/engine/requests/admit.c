@@ -196,8 +196,8 @@ static bool admit_heads(struct accounting *accounting, bool spare)
 {
 	bool any = false;
 
-	for (uint32_t i = 0; i < accounting->n_runners; i++) {
-		const struct slots *slots = &accounting->runners[i].slots;
+	for (uint32_t i = 0; i < accounting->runners->n; i++) {
+		const struct slots *slots = &accounting->runners->all[i]->slots;
 
 		any |= admit_try(accounting, slots->head, spare);
 		any |= admit_try(accounting, slots->reserved_for, spare);
@@ -224,8 +224,8 @@ static bool admit_turns(struct accounting *accounting, bool spare)
 /* Drop a reservation whose request has had a turn since the reserved slots and pages became free. */
 static void admit_disinherit(struct accounting *accounting)
 {
-	for (uint32_t i = 0; i < accounting->n_runners; i++) {
-		struct runner *runner = &accounting->runners[i];
+	for (uint32_t i = 0; i < accounting->runners->n; i++) {
+		struct runner *runner = accounting->runners->all[i];
 
 		if (!runner->slots.reserved_for || runner->completed < runner->slots.reserved_step ||
 			runner->slots.reserved_turn == accounting->n_turns)

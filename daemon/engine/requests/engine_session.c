@@ -27,7 +27,7 @@ static void engine_session_carve(struct engine_session *session, struct arena *a
 	rows = arena_take(arena, (size_t)session->n_requests * max_rows, sizeof(*rows));
 	serials = arena_take(arena, (size_t)n * max_pages, sizeof(*serials));
 	pages = arena_take(arena, (size_t)n * max_pages, sizeof(*pages));
-	tokens = arena_take(arena, (size_t)n * session->max_seq_len, sizeof(*tokens));
+	tokens = arena_take(arena, (size_t)n * session->limits.max_seq_len, sizeof(*tokens));
 	session->payloads.memory = arena_take(arena, session->payloads.bytes / sizeof(*tokens), sizeof(*tokens));
 	session->entries = arena_take(arena, session->n_requests, sizeof(*session->entries));
 	session->deadlines = arena_take(arena, (size_t)session->n_requests + 2, sizeof(*session->deadlines));
@@ -38,7 +38,7 @@ static void engine_session_carve(struct engine_session *session, struct arena *a
 
 		s->session = session;
 		s->slot = -1;
-		s->tokens = tokens + (size_t)i * session->max_seq_len;
+		s->tokens = tokens + (size_t)i * session->limits.max_seq_len;
 		s->table = (struct kv_table){
 			.pages = pages + (size_t)i * max_pages,
 			.serials = serials + (size_t)i * max_pages,
@@ -60,11 +60,11 @@ static void engine_session_measure(struct engine_session *session, const struct 
 
 	session->max_sequences = accounting->options->max_sequences;
 	session->n_requests = entries;
-	session->max_seq_len = accounting->max_seq_len;
+	session->limits = accounting->limits;
 	session->payloads.bytes = payload_pool_bytes(
-		session->n_requests, max_rows, session->max_seq_len, accounting->adjust_bytes, arena_bytes);
+		session->n_requests, max_rows, session->limits.max_seq_len, session->limits.adjust_bytes, arena_bytes);
 	*ret = (struct arena){0};
-	engine_session_carve(session, ret, max_rows, accounting->max_pages);
+	engine_session_carve(session, ret, max_rows, session->limits.max_pages);
 }
 
 uint64_t engine_session_bytes(
@@ -101,7 +101,7 @@ int engine_session_new(struct accounting *accounting, struct engine_port *port, 
 		return -ENOMEM;
 	}
 	arena = (struct arena){.base = session->memory, .size = counting.used};
-	engine_session_carve(session, &arena, max_rows, accounting->max_pages);
+	engine_session_carve(session, &arena, max_rows, session->limits.max_pages);
 	assert(arena.used == counting.used && !arena.failed);
 	*ret = session;
 	return 0;
@@ -113,6 +113,23 @@ void engine_session_free(struct engine_session *session)
 		return;
 	munmap(session->memory, session->memory_bytes);
 	free(session);
+}
+
+struct runner *engine_session_model(
+	const struct engine_session *session, uint32_t id, struct msg_detail *ret_detail)
+{
+	const uint32_t end = session->limits.models_end;
+	struct runner *runner;
+
+	if (id >= end) {
+		*ret_detail = (struct msg_detail){RING_DETAIL_MODEL, {(int32_t)id, (int32_t)end}};
+		return NULL;
+	}
+	runner = runners_find(session->accounting->runners, id);
+	if (runner && !runner->leaving)
+		return runner;
+	*ret_detail = (struct msg_detail){RING_DETAIL_UNLOADED, {(int32_t)id}};
+	return NULL;
 }
 
 struct sequence *engine_session_sequence(struct engine_session *session, uint32_t id)

@@ -41,7 +41,8 @@ struct engine_session {
 	uint32_t n_running; /* scratch of reclaim.c: slots, or pages, of running sequences of a model */
 	uint64_t last_step; /* the last launched step, of any model, that had a row of it */
 	uint64_t n_copied;  /* bytes of headers and payloads that this turn copied */
-	uint32_t max_sequences, n_requests, max_seq_len;
+	uint32_t max_sequences, n_requests;
+	struct accounting_limits limits; /* as it was made: it has no memory for later models */
 	struct sequence *sequences; /* [max_sequences] by id - 1, then [n_requests] ephemeral ones */
 	struct request *requests;   /* [n_requests] */
 	struct request *waiting;    /* in order of submission ... */
@@ -70,6 +71,10 @@ static inline uint32_t engine_session_n_sequences(const struct engine_session *s
 {
 	return session->max_sequences + session->n_requests;
 }
+/* The model of that id. NULL, and the reason in *ret_detail: the session was made before it was loaded, or it is
+ * unloaded. */
+struct runner *engine_session_model(
+	const struct engine_session *session, uint32_t id, struct msg_detail *ret_detail);
 /* NULL if there is no such id. */
 struct sequence *engine_session_sequence(struct engine_session *session, uint32_t id);
 /* The sequence that a generate request runs on: an open one or its own; NULL if there is no such id. */

@@ -141,6 +141,23 @@ void finish_all(struct accounting *accounting, int status, const struct msg_deta
 		finish_session_requests(accounting->sessions[i], status, detail);
 }
 
+void finish_model(struct accounting *accounting, const struct runner *runner)
+{
+	const struct msg_detail detail = DETAIL(RING_DETAIL_UNLOADED, runner->id);
+
+	for (uint32_t i = 0; i < accounting->n_sessions; i++) {
+		struct engine_session *session = accounting->sessions[i];
+
+		for (uint32_t j = 0; j < session->n_requests; j++) {
+			struct request *request = &session->requests[j];
+
+			if (request->state != REQUEST_FREE && request->runner == runner)
+				finish_request(request, MIMEO_E_UNKNOWN_MODEL,
+					finish_reason(request, MIMEO_E_UNKNOWN_MODEL), &detail);
+		}
+	}
+}
+
 static void finish_late(struct engine_session *session, uint32_t owner)
 {
 	struct msg_detail detail = deadline_detail(deadline_of(session, owner));

@@ -16,6 +16,8 @@ void finish_cancel(struct request *request, const struct msg_detail *detail);
 void finish_ended_steps(struct accounting *accounting);
 /* End the requests of all sessions. */
 void finish_all(struct accounting *accounting, int status, const struct msg_detail *detail);
+/* End the model's requests of all sessions: it is unloaded. */
+void finish_model(struct accounting *accounting, const struct runner *runner);
 /* End the requests and held entries that are past a deadline. True if any was. */
 bool finish_overdue(struct accounting *accounting);
 /* End the session's requests without completions, and release its sequences. */

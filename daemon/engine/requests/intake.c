@@ -111,14 +111,12 @@ static int intake_check_tokens(const struct runner *runner, const int32_t *token
 	return 0;
 }
 
-static int intake_find_model(struct accounting *accounting, uint32_t model, struct request *request,
-	struct refusal *refusal)
+static int intake_find_model(uint32_t model, struct request *request, struct refusal *refusal)
 {
-	if (model >= accounting->n_runners)
-		return intake_refuse(refusal, MIMEO_E_UNKNOWN_MODEL,
-			DETAIL(RING_DETAIL_MODEL, model, accounting->n_runners));
-	request->runner = &accounting->runners[model];
-	return 0;
+	struct msg_detail detail;
+
+	request->runner = engine_session_model(request->session, model, &detail);
+	return request->runner ? 0 : intake_refuse(refusal, MIMEO_E_UNKNOWN_MODEL, detail);
 }
 
 /* What the request's results take: rows of each kind. */
@@ -170,7 +168,7 @@ static const int32_t *intake_read_generate(struct request *request, const struct
 		return NULL;
 	refusal->status = msg_generate_decode(
 		accounting->codec, header, sqe->header_length, ret, &refusal->detail);
-	if (refusal->status || intake_find_model(accounting, ret->model, request, refusal))
+	if (refusal->status || intake_find_model(ret->model, request, refusal))
 		return NULL;
 	payload = intake_payload(request, sqe, refusal);
 	if (!payload)
@@ -458,7 +456,7 @@ static int intake_step(struct request *request, const struct ring_sqe *sqe, stru
 	rc = msg_step_decode(accounting->codec, header, sqe->header_length, &msg, &refusal->detail);
 	if (rc)
 		return refusal->status = rc;
-	if (intake_find_model(accounting, msg.model, request, refusal) ||
+	if (intake_find_model(msg.model, request, refusal) ||
 		intake_head(request, msg.outputs & ~HIDDEN_OUTPUTS, refusal) ||
 		intake_deterministic(request, msg.flags & MIMEO_STEP_DETERMINISTIC, refusal))
 		return refusal->status;
@@ -500,9 +498,8 @@ static bool intake_take_payload(struct engine_session *session, const struct rin
 static int intake_check_payload(const struct engine_session *session, const struct ring_sqe *sqe,
 	struct refusal *refusal)
 {
-	const struct accounting *accounting = session->accounting;
-	const uint64_t longest = (uint64_t)accounting->max_seq_len * (sizeof(int32_t) + sizeof(uint64_t)) +
-		accounting->adjust_bytes;
+	const uint64_t longest = (uint64_t)session->limits.max_seq_len * (sizeof(int32_t) + sizeof(uint64_t)) +
+		session->limits.adjust_bytes;
 	uint64_t most = longest;
 
 	if (sqe->op == RING_OP_STEP && most < PAYLOAD_BYTES_MAX)
@@ -512,7 +509,7 @@ static int intake_check_payload(const struct engine_session *session, const stru
 	if (sqe->payload_length <= most || (sqe->op != RING_OP_GENERATE && sqe->op != RING_OP_STEP))
 		return 0;
 	return intake_refuse(refusal, MIMEO_E_TOO_LONG, sqe->op == RING_OP_GENERATE ?
-		DETAIL(RING_DETAIL_LENGTH, sqe->payload_length / 4, accounting->max_seq_len) :
+		DETAIL(RING_DETAIL_LENGTH, sqe->payload_length / 4, session->limits.max_seq_len) :
 		DETAIL(RING_DETAIL_PAYLOAD_MOST, sqe->payload_length, (int64_t)most));
 }
 

@@ -155,6 +155,6 @@ void pinned_detach(const struct engine_session *session)
 {
 	struct accounting *accounting = session->accounting;
 
-	for (uint32_t i = 0; session->share.user->n_sessions == 1 && i < accounting->n_runners; i++)
-		pinned_forget_user(&accounting->runners[i], pinned_user(session));
+	for (uint32_t i = 0; session->share.user->n_sessions == 1 && i < accounting->runners->n; i++)
+		pinned_forget_user(accounting->runners->all[i], pinned_user(session));
 }

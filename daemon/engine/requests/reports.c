@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#include "daemon/engine/models/runner.h"
 #include "daemon/engine/query.h"
 #include "ipc/doorbell.h"
 
@@ -93,6 +94,26 @@ struct engine_query *reports_take_query(struct reports *reports)
 		LL_DELETE(reports->answered, query);
 	pthread_mutex_unlock(&reports->lock);
 	return query;
+}
+
+void reports_post_model(struct reports *reports, struct runner *model)
+{
+	pthread_mutex_lock(&reports->lock);
+	LL_PREPEND(reports->models, model);
+	pthread_mutex_unlock(&reports->lock);
+	doorbell_ring(reports->fd);
+}
+
+struct runner *reports_take_model(struct reports *reports)
+{
+	struct runner *model;
+
+	pthread_mutex_lock(&reports->lock);
+	model = reports->models;
+	if (model)
+		LL_DELETE(reports->models, model);
+	pthread_mutex_unlock(&reports->lock);
+	return model;
 }
 
 /* With the lock held. */

@@ -47,11 +47,12 @@ static void sequence_join_idle(struct sequence *sequence)
 
 static void sequence_leave_idle(struct sequence *sequence)
 {
-	struct slots *slots = &sequence->runner->slots;
+	struct slots *slots;
 
 	assert(sequence->state == SEQUENCE_IDLE && sequence->open);
 	if (!sequence->idle_prev)
 		return;
+	slots = &sequence->runner->slots;
 	assert(!sequence->fixed && slots->n_idle_pages >= sequence->table.n_pages);
 	slots->n_idle--;
 	slots->n_idle_pages -= sequence->table.n_pages;
@@ -159,6 +160,17 @@ void sequence_forget(struct sequence *sequence)
 	sequence->n_tokens = sequence->n_computed = sequence->n_evicted = 0;
 	sequence->forget = false;
 	sequence->session->accounting->admit = true;
+}
+
+void sequence_orphan(struct sequence *sequence)
+{
+	assert(sequence->state == SEQUENCE_IDLE && sequence->slot < 0 && !sequence->request);
+	if (sequence->open)
+		sequence_leave_idle(sequence);
+	sequence_release_pages(sequence);
+	sequence->pinned = sequence->fixed = false;
+	sequence->n_computed = sequence->n_evicted = sequence->n_drafted = 0;
+	sequence->runner = NULL;
 }
 
 void sequence_truncate(struct sequence *sequence, uint32_t n_tokens)

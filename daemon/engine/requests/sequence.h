@@ -29,7 +29,7 @@ enum sequence_state { SEQUENCE_IDLE, SEQUENCE_RUNNING, SEQUENCE_RELEASING };
 
 struct sequence {
 	struct engine_session *session;
-	struct runner *runner;
+	struct runner *runner; /* NULL: its model was unloaded */
 	enum sequence_state state;
 	bool open;       /* an id of the session's names it */
 	bool ephemeral;  /* lives as long as its one request */
@@ -70,6 +70,9 @@ struct sequence {
 
 /* Forget the history of an IDLE sequence without pages; it is the runner's from now on. */
 void sequence_reset(struct sequence *sequence, struct runner *runner);
+/* The model of an IDLE sequence is unloaded: it has no pages and no model any more. If it is open, its id stays the
+ * client's until that closes it. */
+void sequence_orphan(struct sequence *sequence);
 /* An id names it from now on. */
 void sequence_open(struct sequence *sequence);
 /* Open a child with the parent's tokens and pages, which they share until either writes; the parent is IDLE,

@@ -33,12 +33,12 @@ static void sequence_calls_done(struct request *request)
 
 static void sequence_calls_open(struct request *request)
 {
-	struct accounting *accounting = request->session->accounting;
 	struct sequence *s = engine_session_sequence(request->session, request->sequence);
+	struct msg_detail detail;
+	struct runner *runner = engine_session_model(request->session, request->argument, &detail);
 
-	if (request->argument >= accounting->n_runners) {
-		sequence_calls_refuse(request, MIMEO_E_UNKNOWN_MODEL,
-			DETAIL(RING_DETAIL_MODEL, request->argument, accounting->n_runners));
+	if (!runner) {
+		sequence_calls_refuse(request, MIMEO_E_UNKNOWN_MODEL, detail);
 		return;
 	}
 	if (!s) {
@@ -50,7 +50,7 @@ static void sequence_calls_open(struct request *request)
 			request, MIMEO_E_INVALID, DETAIL(RING_DETAIL_OPEN_TWICE, request->sequence));
 		return;
 	}
-	sequence_reset(s, &accounting->runners[request->argument]);
+	sequence_reset(s, runner);
 	sequence_open(s);
 	sequence_calls_done(request);
 }
@@ -104,6 +104,8 @@ uint32_t sequence_call(struct request *request)
 	else if (!s || !s->open)
 		sequence_calls_refuse(request, MIMEO_E_UNKNOWN_SEQUENCE,
 			DETAIL(RING_DETAIL_SEQUENCE, request->sequence));
+	else if (!s->runner && (request->op == RING_OP_FORK || request->op == RING_OP_TRUNCATE))
+		sequence_calls_refuse(request, MIMEO_E_UNKNOWN_MODEL, DETAIL(RING_DETAIL_UNLOADED, 0));
 	else if (request->op == RING_OP_FORK)
 		return sequence_calls_fork(request, s);
 	else if (request->op == RING_OP_TRUNCATE)

@@ -88,7 +88,7 @@ static void start_run_request(struct request *request)
 /* Append the row's tokens to its sequence. */
 static void start_append(struct sequence *sequence, const struct request_row *row)
 {
-	assert(sequence->n_tokens + row->n_tokens <= sequence->session->max_seq_len);
+	assert(sequence->n_tokens + row->n_tokens <= sequence->session->limits.max_seq_len);
 	memcpy(sequence->tokens + sequence->n_tokens, row->tokens, row->n_tokens * sizeof(row->tokens[0]));
 	sequence->n_tokens += row->n_tokens;
 }
