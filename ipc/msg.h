@@ -38,7 +38,7 @@
 #define MSG_DEPTH_MAX 8
 #define MSG_TEXT_MAX 256
 #define MSG_CALL_MAX 512u /* a call on a session's socket, behind its length */
-#define MSG_PROTOCOL_VERSION 5u
+#define MSG_PROTOCOL_VERSION 6u
 
 /* Fields of all headers: X(constant, key, name). Keys of one message differ; gaps separate subjects. */
 #define MSG_FIELDS(X)                                                                              \
@@ -99,6 +99,7 @@
 	X(ACTIVATION, 70, "activation")                                                            \
 	X(MASKS, 71, "masks")                                                                      \
 	X(MAX_BATCH_TOKENS, 72, "max_batch_tokens")                                                \
+	X(MODEL_IDS, 73, "model_ids")                                                              \
 	X(DETERMINISTIC, 74, "deterministic")                                                      \
 	X(MAX_ROWS, 75, "max_rows")                                                                \
 	X(CALL, 96, "call")                                                                        \
@@ -222,6 +223,8 @@ struct msg_welcome {
 	uint64_t arena_bytes;
 	uint32_t n_models;
 	struct mimeo_model_info models[MSG_MODELS_MAX];
+	uint32_t n_model_ids; /* as many */
+	int32_t model_ids[MSG_MODELS_MAX]; /* by which requests and calls name the models; none is used twice */
 };
 
 /*

@@ -81,6 +81,8 @@ static int msg_handshake_check_welcome(const void *message, struct msg_detail *r
 {
 	const struct msg_welcome *msg = message;
 
+	if (msg->n_model_ids != msg->n_models)
+		return msg_refuse_field(ret_detail, MSG_MODEL_IDS);
 	return msg->status < 0 ? 0 : msg_handshake_check_sizes(msg->entries, msg->arena_bytes, ret_detail);
 }
 
@@ -97,6 +99,8 @@ static const struct msg_entry welcome_entries[] = {
 	{.field = MSG_MODELS, .kind = MSG_KIND_LIST, .offset = offsetof(struct msg_welcome, models),
 		.n_offset = offsetof(struct msg_welcome, n_models), .capacity = MSG_MODELS_MAX,
 		.element = &model_table},
+	{.field = MSG_MODEL_IDS, .kind = MSG_KIND_IDS, .offset = offsetof(struct msg_welcome, model_ids),
+		.n_offset = offsetof(struct msg_welcome, n_model_ids), .capacity = MSG_MODELS_MAX},
 };
 const struct msg_table msg_welcome_table = MSG_TABLE(struct msg_welcome, welcome_entries,
 	msg_handshake_check_welcome, .limit = MSG_SOCKET_MAX, .malformed = MIMEO_E_PROTOCOL,

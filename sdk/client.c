@@ -296,6 +296,7 @@ static int client_attach(struct mimeo *m, const struct mimeo_config *config, con
 		return MIMEO_E_PROTOCOL;
 	m->n_models = welcome.n_models;
 	memcpy(m->models, welcome.models, sizeof(m->models));
+	memcpy(m->model_ids, welcome.model_ids, sizeof(m->model_ids));
 	rc = client_state_init(m, welcome.max_sequences);
 	return rc < 0 ? rc : client_fds_init(m);
 }

@@ -68,6 +68,7 @@ struct mimeo {
 
 	uint32_t n_models;
 	struct mimeo_model_info models[MSG_MODELS_MAX];
+	int32_t model_ids[MSG_MODELS_MAX]; /* the daemon's numbers of them */
 };
 
 /* Poll the socket for these events, and what reports the daemon's death. */

@@ -34,7 +34,7 @@ static void model_files_write(struct mimeo_model_files *ret, uint32_t present, c
 
 int mimeo_model_files(struct mimeo *m, uint32_t model, struct mimeo_model_files *ret_files)
 {
-	const struct msg_call msg = {.call = MSG_CALL_MODEL_FILES, .model = model};
+	struct msg_call msg = {.call = MSG_CALL_MODEL_FILES};
 	int fds[MSG_FILES_MAX];
 	struct msg_reply reply;
 
@@ -44,6 +44,7 @@ int mimeo_model_files(struct mimeo *m, uint32_t model, struct mimeo_model_files 
 			"nowhere to write the files, or not a place that MIMEO_MODEL_FILES_INIT began");
 	if (model >= m->n_models)
 		return call_refuse(m, MIMEO_E_UNKNOWN_MODEL, "there is no model of that index");
+	msg.model = (uint32_t)m->model_ids[model];
 	int rc = call_daemon(m, &msg, -1, &reply, fds, MSG_FILES_MAX);
 	if (rc < 0)
 		return rc;

@@ -87,7 +87,7 @@ static int prepare_generate_header(struct mimeo_request *request,
 	const struct mimeo_generate *generate, uint8_t header[static MSG_HEADER_MAX])
 {
 	struct msg_generate msg = {
-		.model = generate->model,
+		.model = (uint32_t)request->m->model_ids[generate->model],
 		.sequence = generate->sequence,
 		.n_tokens = generate->n_tokens,
 		.max_tokens = generate->max_tokens,

@@ -118,7 +118,7 @@ static int prepare_step_header(struct mimeo_request *request, const struct mimeo
 	uint8_t header[static MSG_HEADER_MAX])
 {
 	const struct msg_step msg = {
-		.model = step->model,
+		.model = (uint32_t)request->m->model_ids[step->model],
 		.n_rows = step->n_rows,
 		.outputs = step->outputs,
 		.deadline_ms = step->deadline_ms,

@@ -69,7 +69,7 @@ int mimeo_sequence_open(struct mimeo *m, uint32_t model, uint32_t *ret_sequence)
 	if (rc < 0)
 		return rc;
 	uint32_t id = sequence_id_take(m, model);
-	sequence_call(m, RING_OP_OPEN, id, model);
+	sequence_call(m, RING_OP_OPEN, id, (uint32_t)m->model_ids[model]);
 	*ret_sequence = id;
 	return 0;
 }

@@ -136,6 +136,7 @@ int welcome_send(struct serve *serve, const struct session *session)
 
 		engine_model_facts(serve->options.engine, i, &facts);
 		welcome_describe_model(&facts, &msg.models[i]);
+		msg.model_ids[msg.n_model_ids++] = (int32_t)facts.id;
 	}
 	int rc = welcome_write(serve, session->fd, &msg, fds, MSG_WELCOME_FDS + n_lives);
 	welcome_close(fds + MSG_WELCOME_FDS, n_lives);

@@ -70,11 +70,13 @@ static struct msg_welcome full_welcome(uint32_t n_models)
 		.max_sequences = 256,
 		.entries = 64,
 		.arena_bytes = 8u << 20,
-		.n_models = n_models};
+		.n_models = n_models,
+		.n_model_ids = n_models};
 
 	for (uint32_t i = 0; i < n_models; i++) {
 		struct mimeo_model_info *model = &msg.models[i];
 
+		msg.model_ids[i] = INT32_MAX - (int32_t)i;
 		*model = (struct mimeo_model_info){.vocab_size = 256 + i,
 			.hidden_size = 64,
 			.max_seq_len = 1024,

@@ -17,19 +17,19 @@ static void test_msg_handshake_of_another_version_is_named_whatever_else_it_hold
 static void test_msg_hello_that_no_region_fits_is_refused_by_name(void **state)
 {
 	static const struct refused cases[] = {
-		REFUSED(HELLO_MSG, "\x81\x20\x05", MIMEO_E_INVALID, RING_DETAIL_RANGE,
+		REFUSED(HELLO_MSG, "\x81\x20\x06", MIMEO_E_INVALID, RING_DETAIL_RANGE,
 			MSG_ENTRIES),
-		REFUSED(HELLO_MSG, "\x83\x20\x05\x22\x03\x23\xce\0\1\0\0", MIMEO_E_INVALID,
+		REFUSED(HELLO_MSG, "\x83\x20\x06\x22\x03\x23\xce\0\1\0\0", MIMEO_E_INVALID,
 			RING_DETAIL_RANGE, MSG_ENTRIES),
-		REFUSED(HELLO_MSG, "\x83\x20\x05\x22\xcd\x20\0\x23\xce\0\1\0\0", MIMEO_E_INVALID,
+		REFUSED(HELLO_MSG, "\x83\x20\x06\x22\xcd\x20\0\x23\xce\0\1\0\0", MIMEO_E_INVALID,
 			RING_DETAIL_RANGE, MSG_ENTRIES),
-		REFUSED(HELLO_MSG, "\x82\x20\x05\x22\x02", MIMEO_E_INVALID, RING_DETAIL_RANGE,
+		REFUSED(HELLO_MSG, "\x82\x20\x06\x22\x02", MIMEO_E_INVALID, RING_DETAIL_RANGE,
 			MSG_ARENA_BYTES),
-		REFUSED(HELLO_MSG, "\x83\x20\x05\x22\x02\x23\xce\0\1\0\1", MIMEO_E_INVALID,
+		REFUSED(HELLO_MSG, "\x83\x20\x06\x22\x02\x23\xce\0\1\0\1", MIMEO_E_INVALID,
 			RING_DETAIL_RANGE, MSG_ARENA_BYTES),
-		REFUSED(HELLO_MSG, "\x83\x20\x05\x22\x02\x23\xce\x80\0\0\0", MIMEO_E_INVALID,
+		REFUSED(HELLO_MSG, "\x83\x20\x06\x22\x02\x23\xce\x80\0\0\0", MIMEO_E_INVALID,
 			RING_DETAIL_RANGE, MSG_ARENA_BYTES),
-		REFUSED(HELLO_MSG, "\x84\x20\x05\x22\x02\x23\xce\0\1\0\0\x21\x01", MIMEO_E_INVALID,
+		REFUSED(HELLO_MSG, "\x84\x20\x06\x22\x02\x23\xce\0\1\0\0\x21\x01", MIMEO_E_INVALID,
 			RING_DETAIL_RANGE, MSG_FEATURES),
 	};
 
@@ -69,7 +69,7 @@ static void test_msg_names_with_control_characters_or_broken_utf8_are_refused(vo
 
 /* One model, a map of so many: a name, three sizes, pages, and what else is given. */
 #define MODEL(map, rest)                                                                           \
-	"\x84\x20\x05\x22\x02\x23\xce\0\1\0\0\x28\x91" map                                            \
+	"\x84\x20\x06\x22\x02\x23\xce\0\1\0\0\x28\x91" map                                            \
 	"\x24\xa1m\x40\x01\x41\x01\x42\x01\x45\x01" rest
 
 static void test_msg_welcome_with_a_bad_model_is_a_broken_protocol(void **state)
@@ -81,13 +81,13 @@ static void test_msg_welcome_with_a_bad_model_is_a_broken_protocol(void **state)
 		EXTRA(MSG_MODELS, "\x91\x01"),
 	};
 	static const struct refused cases[] = {
-		REFUSED(WELCOME_MSG, "\x84\x20\x05\x22\x02\x23\xce\0\1\0\0\x28\x91\x80",
+		REFUSED(WELCOME_MSG, "\x84\x20\x06\x22\x02\x23\xce\0\1\0\0\x28\x91\x80",
 			MIMEO_E_PROTOCOL, RING_DETAIL_RANGE, MSG_NAME),
-		REFUSED(WELCOME_MSG, "\x84\x20\x05\x22\x02\x23\xce\0\1\0\0\x28\x91\x81\x40\x00",
+		REFUSED(WELCOME_MSG, "\x84\x20\x06\x22\x02\x23\xce\0\1\0\0\x28\x91\x81\x40\x00",
 			MIMEO_E_PROTOCOL, RING_DETAIL_RANGE, MSG_VOCAB_SIZE),
-		REFUSED(WELCOME_MSG, "\x84\x20\x05\x22\x02\x23\xce\0\1\0\0\x28\x91\x81\x24\xa1m",
+		REFUSED(WELCOME_MSG, "\x84\x20\x06\x22\x02\x23\xce\0\1\0\0\x28\x91\x81\x24\xa1m",
 			MIMEO_E_PROTOCOL, RING_DETAIL_RANGE, MSG_VOCAB_SIZE),
-		REFUSED(WELCOME_MSG, "\x84\x20\x05\x22\x02\x23\xce\0\1\0\0\x28\x91\x81\x44\xfe",
+		REFUSED(WELCOME_MSG, "\x84\x20\x06\x22\x02\x23\xce\0\1\0\0\x28\x91\x81\x44\xfe",
 			MIMEO_E_PROTOCOL, RING_DETAIL_RANGE, MSG_BOS),
 		REFUSED(WELCOME_MSG, MODEL("\x85", ""), MIMEO_E_PROTOCOL, RING_DETAIL_RANGE,
 			MSG_MAX_BATCH_TOKENS),

@@ -56,6 +56,8 @@ static struct msg_welcome welcome_of(const struct fake *fake, const struct msg_h
 		.entries = fake->script.claim_entries ? fake->script.claim_entries : hello->entries,
 		.arena_bytes = hello->arena_bytes,
 		.n_models = 2,
+		.n_model_ids = 2,
+		.model_ids = {0, 1},
 	};
 
 	if (fake->script.welcome_text)

@@ -19,8 +19,8 @@ static void test_hello_beyond_a_limit_is_refused_with_the_limit(void **state)
 		int status;
 		const char *says;
 	} cases[] = {
-		{{.version = 94}, MIMEO_E_VERSION,
-			"the client speaks protocol version 99, the daemon 5"},
+		{{.version = 93}, MIMEO_E_VERSION,
+			"the client speaks protocol version 99, the daemon 6"},
 		{{.entries = 248}, MIMEO_E_INVALID, "entries 256 exceeds max_entries 128"},
 		{{.entries = 1}, MIMEO_E_INVALID, "entries is not a power of two from 2 to"},
 		{{.arena_bytes = (2 << 20) - REGION_ARENA_MIN}, MIMEO_E_INVALID,
