@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,11 +32,14 @@ int ask_send(int fd, const struct ask *ask)
 
 	msgpack_sbuffer_init(&buffer);
 	msgpack_packer_init(&packer, &buffer, msgpack_sbuffer_write);
-	msgpack_pack_map(&packer, 1 + ask->has_session + ask->has_request + !!ask->model + !!ask->graph + !!ask->setting);
+	msgpack_pack_map(&packer, 1 + ask->has_session + ask->has_request + !!ask->model + !!ask->graph +
+		!!ask->setting + !!ask->path + !!ask->settings);
 	ask_pack_pair(&packer, ADMIN_OP, ask->op);
 	ask_pack_pair(&packer, ADMIN_MODEL, ask->model);
 	ask_pack_pair(&packer, ADMIN_GRAPH, ask->graph);
 	ask_pack_pair(&packer, ADMIN_SETTING, ask->setting);
+	ask_pack_pair(&packer, ADMIN_PATH, ask->path);
+	ask_pack_pair(&packer, ADMIN_SETTINGS, ask->settings);
 	if (ask->has_session) {
 		ask_pack_text(&packer, ADMIN_SESSION);
 		msgpack_pack_uint64(&packer, ask->session);
@@ -204,6 +208,8 @@ int ask_once(int fd, const struct ask *ask, struct answer **ret)
 	/* A daemon that refuses the connection closes it before it reads: its reply has arrived. */
 	if (rc < 0 && rc != -EPIPE)
 		return rc;
+	if (ask->patient)
+		poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, -1);
 	return ask_receive(fd, ret);
 }
 

@@ -26,9 +26,10 @@ struct answer {
 
 /* A request; without the keys that are NULL, or the numbers that it has not. */
 struct ask {
-	const char *op, *model, *graph, *setting;
+	const char *op, *model, *graph, *setting, *path, *settings;
 	uint64_t session, request;
 	bool has_session, has_request;
+	bool patient; /* the reply comes when what was ordered is done, which may take any time */
 };
 
 /* Blocking. 0 or -errno. */

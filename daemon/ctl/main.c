@@ -94,7 +94,12 @@ static int main_make_ask(struct main_settings *options)
 		return verbs_refuse("--batch, --count, --delay and --sort go with top");
 	options->ask = (struct ask){
 		.op = verb->op,
-		.model = options->filter.model,
+		.model = verb->argument == VERB_LOAD ? command->model
+			: verb->argument == VERB_MODEL && verb->kind == VERB_ORDERS ? command->words[0]
+			: options->filter.model,
+		.path = command->path[0] ? command->path : NULL,
+		.settings = command->settings[0] ? command->settings : NULL,
+		.patient = verb->argument == VERB_LOAD || (verb->argument == VERB_MODEL && verb->kind == VERB_ORDERS),
 		.graph = verb->argument == VERB_GRAPH ? command->graph : NULL,
 		.setting = verb->argument == VERB_SETTING ? command->words[0] : verb->setting,
 		.session = command->id,
@@ -499,7 +504,8 @@ static int main_run(struct main_settings *options)
 	if (answer->status < 0) {
 		fprintf(stderr, "mimeoctl: %s (%s)\n", answer->text,
 			mimeo_status_name(answer->status));
-		main_suggest_name(fd, NAMES_MODELS, options->ask.model);
+		if (options->command.verb->argument != VERB_LOAD)
+			main_suggest_name(fd, NAMES_MODELS, options->ask.model);
 		main_suggest_name(fd, NAMES_GRAPHS, options->ask.graph);
 		return EXIT_ERROR;
 	}

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <stdarg.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "daemon/config/command_line.h"
 #include "daemon/config/digits.h"
@@ -30,8 +31,12 @@ static const struct verb verbs[] = {
 		VERB_ORDERS, VERB_TAKES_MODEL},
 	{"limits", "", "what each user has of what is limited", "limits", .flags = VERB_TAKES_USER},
 	{"models", "", "models, their attention, graph mode, KV cache and draft models", "models"},
-	{"models show", "NAME", "one model: where it comes from, its sizes, memory, KV cache, graphs and limits", "models",
-		VERB_MODEL, VERB_SHOWS},
+	{"models show", "NAME", "one model: where it comes from, its sizes, memory, KV cache, graphs and limits",
+		"models", VERB_MODEL, VERB_SHOWS},
+	{"models load", "NAME[=DIR] [KEY=VALUE]...",
+		"load a model while the daemon serves, of the configuration or of a directory or GGUF file", "load",
+		VERB_LOAD, VERB_ORDERS},
+	{"models unload", "NAME", "stop serving a model and free its memory", "unload", VERB_MODEL, VERB_ORDERS},
 	{"graphs", "", "captured graphs and their replays, and steps without a graph", "graphs",
 		.flags = VERB_TAKES_MODEL},
 	{"graphs capture", "GRAPH | all", "capture graphs that are not captured, named as listed", "capture",
@@ -201,6 +206,46 @@ static int verbs_parse_graph(struct verbs_command *command)
 	return n < VERBS_GRAPH_MAX ? EXIT_DONE : verbs_refuse("no graph has so long a name: %s", words[0]);
 }
 
+/* Relative paths are of mimeoctl's directory, not the daemon's. */
+static int verbs_take_path(const char *path, struct verbs_command *command)
+{
+	char folder[VERBS_PATH_MAX] = "";
+
+	if (!path[0])
+		return verbs_refuse("%s: the directory is missing: %s", command->verb->words, command->words[0]);
+	if (path[0] != '/' && !getcwd(folder, sizeof(folder)))
+		return verbs_refuse("%s: this directory has no path", command->verb->words);
+	int n = snprintf(command->path, sizeof(command->path), "%s%s%s", folder, folder[0] ? "/" : "", path);
+	return n < VERBS_PATH_MAX ? EXIT_DONE : verbs_refuse("%s: too long: %s", command->verb->words, path);
+}
+
+static int verbs_parse_load(struct verbs_command *command)
+{
+	char **words = command->words;
+	size_t used = 0;
+
+	if (command->n_words < 1)
+		return verbs_refuse("%s needs a name or NAME=DIR", command->verb->words);
+	const size_t length = strcspn(words[0], "=");
+	if (length == 0 || length >= sizeof(command->model))
+		return verbs_refuse("%s: no model can have this name: %s", command->verb->words, words[0]);
+	snprintf(command->model, sizeof(command->model), "%.*s", (int)length, words[0]);
+	if (words[0][length]) {
+		int status = verbs_take_path(words[0] + length + 1, command);
+
+		if (status != EXIT_DONE)
+			return status;
+	}
+	for (int i = 1; i < command->n_words; i++) {
+		if (!strchr(words[i], '=') || strchr(words[i], '\n'))
+			return verbs_refuse("%s: not KEY=VALUE: %s", command->verb->words, words[i]);
+		used += (size_t)snprintf(command->settings + used, sizeof(command->settings) - used, "%s\n", words[i]);
+		if (used >= sizeof(command->settings))
+			return verbs_refuse("%s: the settings are too long", command->verb->words);
+	}
+	return EXIT_DONE;
+}
+
 int verbs_parse(char **words, int n_words, struct verbs_command *ret)
 {
 	int n;
@@ -224,6 +269,8 @@ int verbs_parse(char **words, int n_words, struct verbs_command *ret)
 	case VERB_SETTING:
 		return ret->n_words == 1 && strchr(ret->words[0], '=')
 			? EXIT_DONE : verbs_refuse("set needs one NAME=VALUE");
+	case VERB_LOAD:
+		return verbs_parse_load(ret);
 	case VERB_MODEL:
 		return ret->n_words == 1 ? EXIT_DONE
 					 : verbs_refuse("%s needs one model's name", ret->verb->words);

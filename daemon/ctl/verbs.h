@@ -13,7 +13,9 @@
 enum { EXIT_DONE = 0, EXIT_ERROR = 1, EXIT_NOT_SERVING = 2, EXIT_USAGE = 3 };
 
 /* What follows a command's words. */
-enum verb_argument { VERB_NOTHING, VERB_SESSION, VERB_REQUEST, VERB_GRAPH, VERB_MODEL, VERB_SETTING, VERB_WORDS };
+enum verb_argument {
+	VERB_NOTHING, VERB_SESSION, VERB_REQUEST, VERB_GRAPH, VERB_MODEL, VERB_LOAD, VERB_SETTING, VERB_WORDS
+};
 
 /* What a command does with its answer. */
 enum verb_kind {
@@ -44,12 +46,16 @@ struct verb {
 };
 
 #define VERBS_GRAPH_MAX 32 /* of a graph's name, with terminator */
+#define VERBS_PATH_MAX 1024
 
 /* What the words behind the options ask for. */
 struct verbs_command {
 	const struct verb *verb;
 	uint64_t id;                     /* of a session or request */
 	char graph[2 * VERBS_GRAPH_MAX]; /* a graph's name, "all", "idle" */
+	char model[64];                  /* to load */
+	char path[VERBS_PATH_MAX];       /* its directory or file; "": the configuration has it */
+	char settings[2048];             /* a line each */
 	char **words;                    /* what follows the verb's words */
 	int n_words;
 };

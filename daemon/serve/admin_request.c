@@ -46,7 +46,11 @@ static bool admin_request_fill(struct admin_request *request, const msgpack_obje
 			!(admin_request_key_is(key, ADMIN_SETTING) &&
 				admin_request_take_text(value, request->setting, sizeof(request->setting))) &&
 			!(admin_request_key_is(key, ADMIN_GRAPH) &&
-				admin_request_take_text(value, request->graph, sizeof(request->graph)))) {
+				admin_request_take_text(value, request->graph, sizeof(request->graph))) &&
+			!(admin_request_key_is(key, ADMIN_PATH) &&
+				admin_request_take_text(value, request->path, sizeof(request->path))) &&
+			!(admin_request_key_is(key, ADMIN_SETTINGS) &&
+				admin_request_take_text(value, request->settings, sizeof(request->settings)))) {
 			return false;
 		}
 	}

@@ -15,6 +15,7 @@ struct admin_request {
 	uint64_t request;
 	bool has_request;
 	char model[64], graph[32], setting[64]; /* "": not given */
+	char path[1024], settings[2048];
 };
 
 /* False if these bytes are no request. */

@@ -14,6 +14,8 @@
  *	{"op": "set", "setting": "log_level=debug"}
  *	{"op": "trace", "setting": "start"|"stop"}
  *	{"op": "trace", "setting": "read", "request": number of the first event}
+ *	{"op": "load", "model": name, "path": directory or file, "settings": "key=value\\n..."}
+ *	{"op": "unload", "model": name}
  *	{"op": "capture"|"drop", "model": name, "graph": name|"all"|"idle"}
  *
  * (without "model": all models; a graph's name is the one in "graphs"; "idle" with drop only, and for all
@@ -30,13 +32,16 @@
  * "trace" with "stop" has a row {"first", "end", "lost"}, numbers of events; "read" has events as the text, parts of a JSON
  * array, and a row {"next", "end"}.
  *
+ * "load" without "path" takes the model of that name from the configuration; "settings" may be left out. The replies to
+ * "load" and "unload", without rows, come when the model is served, or its memory is free.
+ *
  * "drain" has two replies: one at once, with a row {"pid": number}, and one without rows with the result, before
  * the daemon closes the connection. Other requests may come in between.
  */
 
 #include "ipc/msg.h"
 
-#define ADMIN_REQUEST_MAX 1024u      /* bytes behind the length */
+#define ADMIN_REQUEST_MAX 4096u      /* bytes behind the length */
 #define ADMIN_REPLY_MAX MSG_SOCKET_MAX /* of one message of a reply */
 
 #define ADMIN_OP "op"
@@ -45,6 +50,8 @@
 #define ADMIN_MODEL "model"
 #define ADMIN_GRAPH "graph"
 #define ADMIN_SETTING "setting"
+#define ADMIN_PATH "path"
+#define ADMIN_SETTINGS "settings"
 #define ADMIN_STATUS "status"
 #define ADMIN_TEXT "text"
 #define ADMIN_MORE "more"

@@ -27,7 +27,7 @@ static const char *answers_state_name(const struct serve *serve)
 /* Sums over all models. */
 struct answers_totals {
 	uint64_t pages, pages_free, weights_bytes, kv_bytes, pool_bytes, graph_bytes;
-	uint32_t n_graphs, n_ready;
+	uint32_t n_graphs, n_ready, n_slots;
 	double capture_seconds;
 };
 
@@ -45,6 +45,7 @@ static struct answers_totals answers_sum(const struct serve *serve)
 		totals.kv_bytes += facts.kv_bytes;
 		totals.pool_bytes += facts.pool_bytes;
 		totals.graph_bytes += facts.graph_bytes;
+		totals.n_slots += facts.max_rows;
 		totals.n_graphs += facts.n_graphs;
 		totals.n_ready += facts.n_ready;
 		totals.capture_seconds += facts.capture_seconds;
@@ -105,7 +106,7 @@ void answers_status(struct serve *serve, struct reply *reply)
 		CELL_NUMBER("late_gap_s", (double)atomic_load(&stats->late_gap_ns) * 1e-9),
 		CELL_NUMBER("capture_seconds", totals.capture_seconds),
 		CELL_COUNT("slots_free", atomic_load(&stats->n_slots_free)),
-		CELL_COUNT("slots_total", serve->options.max_requests),
+		CELL_COUNT("slots_total", totals.n_slots),
 		CELL_COUNT("pages_free", totals.pages_free),
 		CELL_COUNT("pages_total", totals.pages),
 		CELL_COUNT("weights_bytes", totals.weights_bytes),

@@ -119,6 +119,19 @@ static void exposition_steps(const struct engine_stats *stats, struct metrics *m
 #undef COUNTER
 }
 
+static uint32_t exposition_slots(const struct engine *engine)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < engine_n_models(engine); i++) {
+		struct engine_model_facts facts;
+
+		engine_model_facts(engine, i, &facts);
+		n += facts.max_rows;
+	}
+	return n;
+}
+
 #define QUOTA_NAME "mimeo_quota_refusals_total"
 #define QUOTA_HELP "Connections, requests, and calls about buffers that were refused for a limit."
 
@@ -138,7 +151,7 @@ static void exposition_gauges(const struct serve *serve, struct metrics *metrics
 	GAUGE("sequences", "Sequences open.", atomic_load(&stats->n_sequences));
 	GAUGE("requests_running", "Requests that have a slot.", atomic_load(&stats->n_running));
 	GAUGE("requests_waiting", "Requests that wait for a slot.", atomic_load(&stats->n_waiting));
-	GAUGE("slots", "Slots for running requests.", serve->options.max_requests);
+	GAUGE("slots", "Slots for running requests.", exposition_slots(serve->options.engine));
 	GAUGE("slots_free", "Free slots for running requests.", atomic_load(&stats->n_slots_free));
 	GAUGE("buffers", "Device buffers of all clients.", n_buffers);
 	GAUGE("buffer_bytes", "Memory of all clients' device buffers.",

@@ -19,6 +19,7 @@
 #include "daemon/serve/answers.h"
 #include "daemon/serve/drain.h"
 #include "daemon/serve/exposition.h"
+#include "daemon/serve/models.h"
 #include "daemon/serve/orders.h"
 #include "daemon/serve/queries.h"
 #include "daemon/serve/reload.h"
@@ -46,6 +47,7 @@ struct operator {
 	size_t n_sent;
 	bool replying;
 	struct engine_query *query; /* the engine's, whose answer the reply waits for; NULL: none */
+	bool awaits_model;          /* the reply waits for models.c */
 	bool drains; /* asked for a drain whose result has not been sent */
 	struct operator *prev, *next;
 };
@@ -59,6 +61,7 @@ static void operator_free(struct operator *operator)
 	loop_remove(serve->loop, operator->source);
 	if (operator->query)
 		operator->query->userdata = NULL;
+	models_forget(serve, operator);
 	if (operator->replying)
 		reply_deinit(&operator->reply);
 	closer_hang_up(serve->closer, operator->fd, operator->uid);
@@ -110,6 +113,8 @@ static bool operator_is_monitored(const char *op)
 	return false;
 }
 
+static void operator_reply_models(void *userdata, int status, const char *text);
+
 static void operator_answer(struct operator *operator, const struct admin_request *request)
 {
 	static const struct {
@@ -148,6 +153,9 @@ static void operator_answer(struct operator *operator, const struct admin_reques
 		set_answer(serve, request->setting, reply);
 	else if (strcmp(request->op, "kill") == 0)
 		operator_answer_kill(serve, request, reply);
+	else if (strcmp(request->op, "load") == 0 || strcmp(request->op, "unload") == 0)
+		operator->awaits_model = models_begin(serve, request,
+			&(struct models_waiter){operator_reply_models, operator}, reply);
 	else if (strcmp(request->op, "capture") == 0 || strcmp(request->op, "drop") == 0)
 		orders_answer(serve, request->op[0] == 'c', request->model, request->graph, reply);
 	else
@@ -242,7 +250,7 @@ static int operator_respond(struct operator *operator, uint32_t length)
 	operator->n_sent = 0;
 	operator->n_bytes = 0;
 	operator->deadline_ms = INT64_MAX;
-	return operator->query ? 0 : operator_send(operator);
+	return operator->query || operator->awaits_model ? 0 : operator_send(operator);
 }
 
 /* ---- the connection ---- */
@@ -281,7 +289,7 @@ static int operator_receive(struct operator *operator)
 /* 0, or -errno if the connection is to be closed. */
 static int operator_advance(struct operator *operator)
 {
-	if (operator->replying && !operator->query) {
+	if (operator->replying && !operator->query && !operator->awaits_model) {
 		int rc = operator_flush(operator);
 
 		if (rc < 0)
@@ -299,6 +307,19 @@ static void operator_close(struct operator *operator, int rc)
 		serve_complain(operator->serve, "operator with pid %d: %s: closed",
 			(int)operator->pid, strerror(-rc));
 	operator_free(operator);
+}
+
+/* May free the operator. */
+static void operator_reply_models(void *userdata, int status, const char *text)
+{
+	struct operator *operator = userdata;
+
+	assert(operator->replying && operator->awaits_model);
+	operator->awaits_model = false;
+	reply_say(&operator->reply, status, text);
+	int rc = operator_send(operator);
+	if (rc < 0)
+		operator_close(operator, rc);
 }
 
 void operators_take_queries(struct serve *serve)

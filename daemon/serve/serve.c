@@ -21,6 +21,7 @@
 #include "daemon/serve/calls.h"
 #include "daemon/serve/drain.h"
 #include "daemon/serve/handshake.h"
+#include "daemon/serve/models.h"
 #include "daemon/serve/notify.h"
 #include "daemon/serve/operators.h"
 #include "daemon/serve/receive.h"
@@ -191,6 +192,7 @@ static void serve_on_report(void *userdata, struct loop_source *source, uint32_t
 	while (engine_buffer_take(serve->options.engine, &port, &buffer))
 		buffers_closed(port->userdata, buffer);
 	operators_take_queries(serve);
+	models_take(serve);
 	while (engine_report_take(serve->options.engine, &report))
 		serve_handle_report(serve, &report);
 }
@@ -354,6 +356,7 @@ void serve_free(struct serve *serve)
 		return;
 	handshake_free_all(serve);
 	operators_free_all(serve);
+	models_free(serve->models);
 	assert(serve->n_greetings == 0 && !serve->greetings);
 	assert(serve->n_operators == 0 && !serve->operators);
 	serve_close_listener(serve, serve->listener_source, &serve->clients, serve->socket);

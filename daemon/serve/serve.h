@@ -39,6 +39,16 @@ struct serve_options {
 	 * the reasons, a line each. NULL: there is no configuration. */
 	int (*reload)(void *userdata, struct serve_options *options, FILE *out);
 	void *reload_userdata;
+	/* Make models for operators' orders (models.h); `begin` NULL: none can be loaded. */
+	struct serve_loader {
+		/* On the loop thread: what the order asks for. path NULL: the model of that name in the configuration;
+		 * settings: "key=value" lines, for this model. *ret_job is for `run`. -errno and a sentence. */
+		int (*begin)(void *userdata, const char *name, const char *path, const char *settings, void **ret_job,
+			char *text, size_t size);
+		/* On the loader's thread: takes the job over. 0 and a model for engine_post_load; or as above. */
+		int (*run)(void *userdata, void *job, struct runner **ret, char *text, size_t size);
+		void *userdata;
+	} loader;
 	const char *socket;    /* the clients'; the caller holds its lock, and the operators' one */
 	/* Bound already, by serve_listener_bind; serve_new takes them over, whatever it returns. NULL: serve_run
 	 * binds them. */
@@ -57,7 +67,6 @@ struct serve_options {
 	uint64_t max_sequence_bytes; /* * what all sessions may take in the engine */
 	uint64_t max_descriptors; /* all sessions'; 0: half of those that the process may open */
 	uint32_t max_sequences;   /* a session's; as the engine has it */
-	uint32_t max_requests;    /* slots, for the counters */
 	uint32_t drain_timeout_s; /* * then requests in flight end with DRAINING; 0: no limit */
 	enum log_level log_level; /* * in force already, until a reload */
 	bool request_log; /* * a line for each request that ends */

@@ -59,6 +59,7 @@ struct serve {
 	struct greeting *greetings;
 	struct session *sessions;
 	struct operator *operators;
+	struct models *models; /* NULL: no operator has loaded or unloaded one */
 	uint32_t n_greetings, n_in_line, n_sessions, n_operators; /* n_operators: with monitors */
 	uint64_t n_sessions_total, n_refused;
 	uint64_t n_reclaimed; /* sessions that ended with requests in flight or sequences open */

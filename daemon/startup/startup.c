@@ -18,6 +18,7 @@
 #include "daemon/startup/progress.h"
 #include "daemon/serve/serve.h"
 #include "daemon/startup/startup_draft.h"
+#include "daemon/startup/startup_load.h"
 #include "daemon/startup/startup_model.h"
 #include "daemon/startup/startup_monitor.h"
 #include "daemon/startup/startup_reload.h"
@@ -49,6 +50,7 @@ struct startup {
 	struct serve_options monitor; /* of these what startup_monitor sets */
 	struct reload reload;
 	uint64_t since_ns; /* of its start, by clock_ns */
+	struct startup_loader loader;
 };
 
 DEFINE_CLEANUP(startup, struct startup, startup_free)
@@ -362,6 +364,10 @@ int startup_new(const struct config *config, struct startup **ret, struct startu
 	if (rc < 0)
 		return rc;
 	startup->reload.engine = startup->engine;
+	startup->loader.config = startup->config;
+	startup->loader.engine = startup->engine;
+	startup->loader.device = startup->device;
+	startup->loader.engine_options = &startup->engine_options;
 	*ret = STEAL(startup);
 	return 0;
 }
@@ -370,6 +376,8 @@ void startup_allow_reload(struct startup *startup, int argc, char **argv)
 {
 	startup->reload.argc = argc;
 	startup->reload.argv = argv;
+	startup->loader.argc = argc;
+	startup->loader.argv = argv;
 }
 
 int startup_serve(struct startup *startup, bool *ret_abandoned)
@@ -382,6 +390,7 @@ int startup_serve(struct startup *startup, bool *ret_abandoned)
 		.device_kind = startup->info.kind,
 		.reload = startup->reload.argv ? startup_reload : NULL,
 		.reload_userdata = &startup->reload,
+		.loader = {startup_load_begin, startup_load_run, &startup->loader},
 		.socket = startup->socket,
 		.device = startup->info.name,
 		.monitored = startup->monitor.monitored,
@@ -391,7 +400,6 @@ int startup_serve(struct startup *startup, bool *ret_abandoned)
 		.loop = config->loop[0] ? config->loop : NULL,
 		.max_entries = RING_ENTRIES_MAX,
 		.max_sequences = config->max_sequences,
-		.max_requests = config->max_requests * config->n_models,
 	};
 	struct serve_listener clients, operators;
 	struct serve *serve;

@@ -47,7 +47,6 @@ struct harness *harness_new(void)
 		.max_shared_bytes = 64 << 20,
 		.max_sequence_bytes = 64 << 20,
 		.max_sequences = 64,
-		.max_requests = 8,
 		.drain_timeout_s = 60,
 		.handshake_timeout_ms = PATIENCE_MS,
 		.max_greetings = 128,

@@ -25,7 +25,7 @@ static void test_status_says_serving_with_its_counters(void **state)
 	expect_text(answer, 0, "device", "cpu");
 	assert_int_equal(answer_count(answer, 0, "pid", 0), getpid());
 	assert_int_equal(answer_count(answer, 0, "slots_free", 0), 7);
-	assert_int_equal(answer_count(answer, 0, "slots_total", 0), 8);
+	assert_int_equal(answer_count(answer, 0, "slots_total", 0), 48);
 	assert_int_equal(answer_count(answer, 0, "pages_free", 0), 90);
 	/* with the draft's */
 	assert_int_equal(answer_count(answer, 0, "weights_bytes", 0), 4600000);
