@@ -228,6 +228,67 @@ static void test_memory_is_refused_to_others_while_a_model_is_set_up(void **stat
 	assert_int_equal(ops->mem_alloc(rig->device, 256, &memory), DEVICE_E_LOCKED);
 }
 
+static void order(struct rig *rig, enum engine_graph_order what, uint32_t model, uint32_t n_ready)
+{
+	const struct engine_graphs_order order = {.order = what, .model = model, .graph = ENGINE_ALL};
+	struct engine_model_facts facts;
+
+	assert_int_equal(engine_post_graphs(rig->engine, &order), 0);
+	do {
+		engine_model_facts(rig->engine, engine_find_model(rig->engine, model), &facts);
+		rig_pause();
+	} while (facts.n_ready != n_ready || atomic_load(&engine_stats(rig->engine)->n_graph_orders));
+}
+
+/* The lane has the workspaces of its eager steps and captures. */
+static void test_a_loaded_models_graphs_are_dropped_and_captured_like_others(void **state)
+{
+	struct rig *rig = *state;
+	const uint32_t id = rig_load(rig);
+	struct rig_client *client = rig_other(rig, RIG_ENTRIES);
+	struct engine_model_facts facts;
+
+	engine_model_facts(rig->engine, engine_find_model(rig->engine, id), &facts);
+	order(rig, ENGINE_GRAPH_DROP, id, 0);
+	assert_answers(client, id);
+	order(rig, ENGINE_GRAPH_CAPTURE, id, facts.n_graphs);
+	assert_answers(client, id);
+	rig_unload(rig, id);
+}
+
+static void test_a_model_is_unloaded_while_its_graphs_are_captured(void **state)
+{
+	struct rig *rig = *state;
+
+	for (unsigned i = 0; i < 8; i++) {
+		const uint32_t id = rig_load(rig);
+		const struct engine_graphs_order order = {
+			.order = i % 2 ? ENGINE_GRAPH_DROP : ENGINE_GRAPH_CAPTURE, .model = id, .graph = ENGINE_ALL};
+
+		assert_int_equal(engine_post_graphs(rig->engine, &order), 0);
+		if (i > 3)
+			rig_pause();
+		rig_unload(rig, id);
+	}
+	assert_answers(&rig->client, 0);
+}
+
+static void test_a_model_is_loaded_with_its_draft(void **state)
+{
+	struct rig *rig = *state;
+	const uint32_t id = rig_load(rig);
+	struct rig_client *client = rig_other(rig, RIG_ENTRIES);
+	struct engine_model_facts facts;
+
+	for (unsigned i = 0; i < 4; i++)
+		assert_answers(client, id);
+	engine_model_facts(rig->engine, engine_find_model(rig->engine, id), &facts);
+	assert_int_equal(facts.n_drafts, 3);
+	assert_true(facts.speculation.n_rows > 0);
+	assert_int_equal(facts.n_ready, facts.n_graphs);
+	rig_unload(rig, id);
+}
+
 /* Every allocation of a load fails once. */
 static void test_a_load_that_fails_leaves_nothing(void **state)
 {
@@ -338,10 +399,19 @@ static void test_sequences_of_an_unloaded_model_can_be_closed_alone(void **state
 static void test_the_last_model_may_go_and_another_come(void **state)
 {
 	struct rig *rig = *state;
+	static struct runner gone; /* what rig_requests.c asks for its length */
 	struct rig_client *client;
+	struct rig_request request;
 
+	gone.options.max_seq_len = rig->runner->options.max_seq_len;
+	rig->runner = &gone;
 	rig_unload(rig, 0);
 	assert_int_equal(engine_n_models(rig->engine), 0);
+	client = rig_other(rig, RIG_ENTRIES);
+	request = ask_of(client, 0, 0, "1+1=", 4);
+	assert_int_equal(rig_do(client, request).status, MIMEO_E_UNKNOWN_MODEL);
+	request = rig_call(client, 0, RING_OP_OPEN, 1, 0);
+	assert_int_equal(rig_do(client, request).status, MIMEO_E_UNKNOWN_MODEL);
 	const uint32_t id = rig_load(rig);
 	client = rig_other(rig, RIG_ENTRIES);
 	assert_answers(client, id);
@@ -423,6 +493,11 @@ int main(void)
 		LOAD_TEST(test_a_loaded_model_answers_by_its_own_graphs_beside_the_first),
 		LOAD_TEST(test_a_session_from_before_the_load_is_refused_the_new_model),
 		LOAD_TEST(test_memory_is_refused_to_others_while_a_model_is_set_up),
+		LOAD_TEST(test_a_loaded_models_graphs_are_dropped_and_captured_like_others),
+		LOAD_TEST(test_a_model_is_unloaded_while_its_graphs_are_captured),
+		RIG_TEST(test_a_model_is_unloaded_while_its_graphs_are_captured, .mode = GRAPH_FULL_AND_PIECEWISE,
+			.lazy_capture = true),
+		RIG_TEST(test_a_model_is_loaded_with_its_draft, .mode = GRAPH_FULL_AND_PIECEWISE, .n_drafts = 3),
 		LOAD_TEST(test_a_load_that_fails_leaves_nothing),
 		LOAD_TEST(test_requests_on_an_unloaded_model_end_once_and_others_go_on),
 		LOAD_TEST(test_sequences_of_an_unloaded_model_can_be_closed_alone),

@@ -502,6 +502,9 @@ static int intake_check_payload(const struct engine_session *session, const stru
 		session->limits.adjust_bytes;
 	uint64_t most = longest;
 
+	/* No model was served when the session was made: that is what its requests are refused for. */
+	if (!session->limits.max_seq_len)
+		return 0;
 	if (sqe->op == RING_OP_STEP && most < PAYLOAD_BYTES_MAX)
 		most = PAYLOAD_BYTES_MAX;
 	if (sqe->payload_length <= most)
