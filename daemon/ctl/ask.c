@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -208,8 +207,6 @@ int ask_once(int fd, const struct ask *ask, struct answer **ret)
 	/* A daemon that refuses the connection closes it before it reads: its reply has arrived. */
 	if (rc < 0 && rc != -EPIPE)
 		return rc;
-	if (ask->patient)
-		poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, -1);
 	return ask_receive(fd, ret);
 }
 

@@ -29,7 +29,7 @@ struct ask {
 	const char *op, *model, *graph, *setting, *path, *settings;
 	uint64_t session, request;
 	bool has_session, has_request;
-	bool patient; /* the reply comes when what was ordered is done, which may take any time */
+	bool patient; /* the reply comes when the order is carried out, which may take any time: the caller waits */
 };
 
 /* Blocking. 0 or -errno. */

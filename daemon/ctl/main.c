@@ -208,13 +208,52 @@ static int main_parse_options(int argc, char **argv, struct main_settings *ret)
 
 /* ---- asking the daemon ---- */
 
+static bool main_is_readable(int fd, int timeout_ms)
+{
+	struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+
+	return poll(&poll_fd, 1, timeout_ms) > 0;
+}
+
+/* On a terminal, how far the daemon is with an order whose reply comes at its end: by another connection, because this
+ * one takes no second request. */
+static void main_watch_order(int fd, const char *socket)
+{
+	char admin[SOCKET_PATH_MAX], text[256];
+	CLEANUP(cleanup_close) int other = reach_quietly(socket, admin);
+	CLEANUP(cleanup_answer) struct answer *answer = NULL;
+
+	while (other >= 0 && !main_is_readable(fd, PROGRESS_MS)) {
+		answer_free(STEAL(answer));
+		if (ask_once(other, &(struct ask){.op = "status"}, &answer) < 0)
+			return;
+		printf("\r%s\033[K", answer_text(answer, 0, "progress", text, sizeof(text)));
+		fflush(stdout);
+	}
+	fputs("\r\033[K", stdout);
+}
+
+static int main_send(int fd, const struct main_settings *options, struct answer **ret)
+{
+	int rc = ask_send(fd, &options->ask);
+
+	/* A daemon that refuses the connection closes it before it reads: its reply has arrived. */
+	if (rc < 0 && rc != -EPIPE)
+		return rc;
+	if (rc == 0 && options->ask.patient && isatty(STDOUT_FILENO))
+		main_watch_order(fd, options->socket);
+	if (rc == 0 && options->ask.patient)
+		main_is_readable(fd, -1);
+	return ask_receive(fd, ret);
+}
+
 /* The reply, or NULL after one line. */
 static struct answer *main_ask(int fd, const struct main_settings *options)
 {
 	const enum verb_kind kind = options->command.verb->kind;
 	struct answer *answer;
 
-	int rc = ask_once(fd, &options->ask, &answer);
+	int rc = main_send(fd, options, &answer);
 	if (rc == 0)
 		return answer;
 	if (rc == -ETIMEDOUT) {
@@ -374,13 +413,6 @@ static void main_show_progress(const struct answer *answer)
 	printf("\rdraining: %" PRIu64 " request%s in flight, %" PRIu64 " session%s \033[K",
 		n_requests, n_requests == 1 ? "" : "s", n_sessions, n_sessions == 1 ? "" : "s");
 	fflush(stdout);
-}
-
-static bool main_is_readable(int fd, int timeout_ms)
-{
-	struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
-
-	return poll(&poll_fd, 1, timeout_ms) > 0;
 }
 
 /* The result of the drain, a reply without rows; meanwhile the status shows its progress. 0 or -errno. */

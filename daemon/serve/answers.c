@@ -12,6 +12,7 @@
 #include "daemon/config/mask_text.h"
 #include "daemon/serve/buffers.h"
 #include "daemon/serve/exposition_process.h"
+#include "daemon/serve/models.h"
 
 static const char *answers_state_name(const struct serve *serve)
 {
@@ -72,8 +73,10 @@ void answers_status(struct serve *serve, struct reply *reply)
 	const struct builder *builder = serve->options.builder;
 	uint64_t held = builder ? builder_bytes(builder) : 0;
 	uint32_t n_closing, buffers = buffers_count_all(serve, &n_closing);
+	char progress[SERVE_PROGRESS_MAX];
 
 	REPLY_ROW(reply, CELL_TEXT("state", answers_state_name(serve)),
+		CELL_TEXT("progress", models_progress(serve, progress)),
 		CELL_COUNT("pid", (uint64_t)getpid()),
 		CELL_NUMBER("uptime_s", (double)(serve_now_ms() - serve->started_ms) / 1e3),
 		CELL_TEXT("version", MIMEO_VERSION),

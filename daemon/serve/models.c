@@ -310,6 +310,18 @@ bool models_begin(struct serve *serve, const struct admin_request *request, cons
 	return true;
 }
 
+const char *models_progress(const struct serve *serve, char text[static SERVE_PROGRESS_MAX])
+{
+	const struct models *models = serve->models;
+
+	text[0] = '\0';
+	if (models && models->state == MODELS_LOADING && serve->options.loader.progress)
+		serve->options.loader.progress(text);
+	else if (models && models->state != MODELS_IDLE)
+		snprintf(text, SERVE_PROGRESS_MAX, "model %s: unloading", models->name);
+	return text;
+}
+
 void models_forget(struct serve *serve, const void *userdata)
 {
 	if (serve->models && serve->models->waiter.userdata == userdata)

@@ -25,6 +25,8 @@ bool models_begin(struct serve *serve, const struct admin_request *request, cons
 	struct reply *reply);
 /* Who waits with this userdata gets no reply any more; the order goes on. */
 void models_forget(struct serve *serve, const void *userdata);
+/* How far an order is, for people; "": there is none. Returns text. */
+const char *models_progress(const struct serve *serve, char text[static SERVE_PROGRESS_MAX]);
 /* Take the models that the engine hands back. */
 void models_take(struct serve *serve);
 /* Waits for the loader's thread. */

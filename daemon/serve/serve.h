@@ -24,6 +24,8 @@
 /* Whose exported memory the daemon maps: mimeo(7) describes the risk. */
 enum serve_client_ipc { SERVE_CLIENT_IPC_NO, SERVE_CLIENT_IPC_SAME_UID, SERVE_CLIENT_IPC_YES };
 
+#define SERVE_PROGRESS_MAX 256
+
 struct serve_options {
 	struct engine *engine; /* started; stays the caller's, freed after serve */
 	struct builder *builder; /* of the engine's device, stays the caller's; NULL: no device buffers */
@@ -47,6 +49,8 @@ struct serve_options {
 			char *text, size_t size);
 		/* On the loader's thread: takes the job over. 0 and a model for engine_post_load; or as above. */
 		int (*run)(void *userdata, void *job, struct runner **ret, char *text, size_t size);
+		/* From any thread: how far `run` is, for people. */
+		void (*progress)(char text[static SERVE_PROGRESS_MAX]);
 		void *userdata;
 	} loader;
 	const char *socket;    /* the clients'; the caller holds its lock, and the operators' one */

@@ -28,6 +28,7 @@
 #include "ipc/ring.h"
 #include "ipc/socket.h"
 
+_Static_assert(PROGRESS_TEXT_MAX == SERVE_PROGRESS_MAX, "operators see all of it");
 _Static_assert(CONFIG_SESSIONS_MAX == ENGINE_SESSIONS_MAX, "the engine takes as many sessions");
 _Static_assert(CONFIG_WEIGHT_MAX == ENGINE_WEIGHT_MAX, "as large weights");
 _Static_assert(CONFIG_MODELS_MAX == ENGINE_MODELS_MAX, "the engine takes as many models");
@@ -390,7 +391,7 @@ int startup_serve(struct startup *startup, bool *ret_abandoned)
 		.device_kind = startup->info.kind,
 		.reload = startup->reload.argv ? startup_reload : NULL,
 		.reload_userdata = &startup->reload,
-		.loader = {startup_load_begin, startup_load_run, &startup->loader},
+		.loader = {startup_load_begin, startup_load_run, progress_text, &startup->loader},
 		.socket = startup->socket,
 		.device = startup->info.name,
 		.monitored = startup->monitor.monitored,
