@@ -37,6 +37,8 @@ struct attention_latent {
 	uint32_t nope, rope, v; /* per head: of a query [nope, rope], of a value v */
 };
 
+struct attention_layers;
+
 /* One model's attention, as a backend sees it. */
 struct attention_config {
 	uint32_t n_layers, n_heads, n_kv_heads, head_dim; /* latent: 1 KV head of rank + rope */
@@ -53,6 +55,7 @@ struct attention_config {
 	 * read as the null page. 0: unknown; only negative ids do. */
 	uint32_t n_kv_pages;
 	bool masks; /* not all rows are causal: only a backend with masks can serve */
+	const struct attention_layers *layers; /* for attention_by_layer (layers.h), copied; else unused */
 	/* A token's result may depend on its own keys alone, not on the batch: slower kernels. */
 	bool invariant;
 };

@@ -100,12 +100,12 @@ static int replay_choose_attention(
 	config.max_tokens = MAX_BATCH_TOKENS;
 	config.max_pages = (o->max_seq_len + PAGE_TOKENS - 1) / PAGE_TOKENS;
 	config.max_seq_len = o->max_seq_len;
-	int rc = attention_choose(options->attention, &config, &o->attention, &o->support,
-		error->text, sizeof(error->text));
+	int rc = attention_layers_choose(
+		options->attention, &config, &o->attention, error->text, sizeof(error->text));
 	if (rc)
 		return rc;
 	error->text[0] = '\0'; /* it said why that one */
-	return o->support == ATTENTION_NEVER ? -ENOTSUP : 0;
+	return o->attention.support == ATTENTION_NEVER ? -ENOTSUP : 0;
 }
 
 static int replay_fill_cache(struct replay *replay)

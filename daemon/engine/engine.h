@@ -16,7 +16,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "attention/attention.h"
+#include "attention/layers.h"
 #include "daemon/engine/histogram.h"
 #include "daemon/graph/mode.h"
 #include "daemon/model/model.h"
@@ -35,8 +35,7 @@
 struct engine_model_options {
 	char name[64];
 	struct model *model; /* taken over by the engine */
-	const struct attention_backend *attention;
-	enum attention_support support;
+	struct attention_layers attention;
 	struct mode_resolution mode; /* daemon/graph/mode.h */
 	struct mimeo_mask mask;        /* of requests that bring none; a prefix of UINT32_MAX: all there is */
 	uint32_t max_seq_len;        /* tokens a sequence may have */

@@ -43,8 +43,8 @@ const char *eager_reason_name(enum eager_reason reason); /* "too_wide" */
 
 struct mode_request {
 	enum graph_mode configured;
-	enum attention_support support; /* of the model's attention backend */
-	const char *backend;            /* its name */
+	enum attention_support support; /* the lowest of the model's layers */
+	const char *backend;            /* whose it is: "naive", or "naive of layer 1" */
 	uint32_t decode_query;          /* 1, or 1 + draft tokens */
 	bool piecewise_available;
 };

@@ -58,11 +58,11 @@ static int startup_draft_choose_attention(struct startup_model *model, const str
 	const char *name = model->options->name;
 	char why[512] = "";
 
-	if (model->support == ATTENTION_NEVER)
+	if (model->attention.support == ATTENTION_NEVER)
 		return startup_refuse(error, -ENOTSUP,
 			"model %s: draft: attention %s needs the lengths of sequences on the host, which "
 			"are known only on the device: use another --attention or --draft none",
-			name, model->attention->name);
+			name, model->attention.blamed);
 	/* A setting that serves latent attention serves that of an MTP head as well. */
 	int rc = attention_choose(model->draft.latent.rank ? model->options->attention : "auto", &attention,
 		&model->draft_attention, &model->draft_support, why, sizeof(why));

@@ -50,10 +50,10 @@ static int startup_model_choose_attention(struct startup_model *model, const str
 {
 	const struct attention_config attention =
 		startup_model_attention(model, &model->config, config, info);
-	char why[512] = "";
+	char why[1024] = "";
 
-	int rc = attention_choose(model->options->attention, &attention, &model->attention,
-		&model->support, why, sizeof(why));
+	int rc = attention_layers_choose(
+		model->options->attention, &attention, &model->attention, why, sizeof(why));
 	if (rc < 0)
 		return startup_refuse(error, rc, "model %s: %s", model->options->name, why);
 	log_info("model %s: attention: %s", model->options->name, why);
@@ -90,11 +90,10 @@ static int startup_model_resolve_mode(struct startup_model *model, struct startu
 {
 	const struct mode_request request = {
 		.configured = model->options->graph_mode,
-		.support = model->support,
-		.backend = model->attention->name,
+		.support = model->attention.support,
+		.backend = model->attention.blamed,
 		.decode_query = 1 + startup_model_drafts(model),
-		.piecewise_available = model->attention->breaks &&
-			strcmp(model->options->breakable, "yes") == 0,
+		.piecewise_available = strcmp(model->options->breakable, "yes") == 0,
 	};
 	const char *name = model->options->name;
 
@@ -271,7 +270,7 @@ int startup_model_load(const struct startup_model *model, struct device *device,
 	char bytes[TABLE_FORMAT_MAX], rope[TABLE_FORMAT_MAX], seconds[TABLE_FORMAT_MAX];
 	char stage[PROGRESS_TEXT_MAX];
 
-	assert(model->has_config && model->attention && model->memory->kv_pages > 0);
+	assert(model->has_config && model->attention.backend && model->memory->kv_pages > 0);
 	snprintf(stage, sizeof(stage), "model %s: reading its weights", name);
 	progress_begin(&loading.progress, stage);
 	int rc = model_load(device, model->options->dir, &model->config, model->max_seq_len, startup_model_on_load,
@@ -285,7 +284,7 @@ int startup_model_load(const struct startup_model *model, struct device *device,
 		table_format_bytes(bytes, (double)loaded->bytes),
 		table_format_seconds(seconds, loaded->load_seconds),
 		table_format_bytes(rope, (double)(loaded->bytes - loaded->weights_bytes)), loaded->reader,
-		(double)loaded->file_bytes * 1e-9 / loaded->load_seconds, model->attention->name,
+		(double)loaded->file_bytes * 1e-9 / loaded->load_seconds, model->attention.names,
 		graph_mode_name(model->mode.resolved),
 		startup_model_wants_deterministic(model) ? ", deterministic" : "");
 
@@ -304,7 +303,6 @@ int startup_model_load(const struct startup_model *model, struct device *device,
 	*ret = (struct engine_model_options){
 		.model = loaded,
 		.attention = model->attention,
-		.support = model->support,
 		.mode = model->mode,
 		.mask = startup_model_mask(&model->options->mask),
 		.max_seq_len = model->max_seq_len,

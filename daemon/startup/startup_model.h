@@ -8,7 +8,7 @@
  * engine will allocate), LIMITED to the sequences that its pages hold, LOADED.
  */
 
-#include "attention/attention.h"
+#include "attention/layers.h"
 #include "daemon/startup/budget.h"
 #include "daemon/config/config.h"
 #include "daemon/engine/engine.h"
@@ -19,8 +19,7 @@ struct startup_model {
 	const struct config_model *options;
 	struct model_config config;
 	bool has_config;
-	const struct attention_backend *attention;
-	enum attention_support support;
+	struct attention_layers attention;
 	struct mode_resolution mode;
 	uint32_t max_seq_len;
 	struct model_config draft; /* if options->draft names one */

@@ -44,6 +44,23 @@ static uint32_t or_default(uint32_t value, uint32_t fallback)
 
 /* ---- engine ---- */
 
+/* All layers but the first are a group of their own. */
+static void split_attention(struct attention_layers *layers, const char *name, const struct attention_config *config)
+{
+	struct attention_group *behind = &layers->groups[1];
+	char why[256];
+
+	assert_true(layers->n_groups == 1 && layers->n_layers > 1);
+	*behind = (struct attention_group){.first = 1, .n_layers = layers->n_layers - 1};
+	assert_int_equal(attention_choose(name, config, &behind->backend, &behind->support, why, sizeof(why)), 0);
+	layers->groups[0].n_layers = 1;
+	layers->n_groups = 2;
+	for (uint32_t i = 1; i < layers->n_layers; i++) {
+		layers->group[i] = 1;
+		layers->index[i] = (uint16_t)(i - 1);
+	}
+}
+
 static void choose_attention(struct rig *rig, struct engine_model_options *m,
 	const struct model_config *config, uint32_t max_requests, uint32_t max_batch_tokens)
 {
@@ -59,12 +76,16 @@ static void choose_attention(struct rig *rig, struct engine_model_options *m,
 	attention.max_pages = (m->max_seq_len + 15) / 16;
 	attention.max_seq_len = m->max_seq_len;
 	attention.max_decode_query = 1 + o->n_drafts;
-	assert_int_equal(attention_choose(o->attention ? o->attention : "paged", &attention,
-				 &m->attention, &m->support, why, sizeof(why)), 0);
-	if (o->paged && m->attention == attention_find("paged"))
-		m->attention = o->paged;
-	request.support = m->support;
-	request.backend = m->attention->name;
+	assert_int_equal(attention_layers_choose(o->attention ? o->attention : "paged", &attention,
+				 &m->attention, why, sizeof(why)), 0);
+	for (uint32_t g = 0; o->paged && g < m->attention.n_groups; g++)
+		if (m->attention.groups[g].backend == attention_find("paged"))
+			m->attention.groups[g].backend = o->paged;
+	if (o->attention_behind)
+		split_attention(&m->attention, o->attention_behind, &attention);
+	attention_layers_join(&m->attention);
+	request.support = m->attention.support;
+	request.backend = m->attention.blamed;
 	request.piecewise_available = !o->no_pieces;
 	assert_int_equal(mode_resolve(&request, &m->mode), 0);
 }

@@ -24,6 +24,7 @@
 struct rig_options {
 	enum graph_mode mode;
 	const char *attention; /* NULL: paged */
+	const char *attention_behind; /* of all layers but the first; NULL: that */
 	const char *model;     /* folder; NULL: tinycalc */
 	uint32_t kv_pages;     /* 0: 512 */
 	uint32_t max_requests, max_batch_tokens; /* 0: 16, 64 */

@@ -25,6 +25,7 @@ static struct attention_config runner_attention(
 	config.max_decode_query = 1 + runner->options.n_drafts;
 	config.n_kv_pages = kv_cache_config(runner->kv)->max_pages;
 	config.invariant = runner->model->deterministic;
+	config.layers = &runner->options.attention;
 	return config;
 }
 
@@ -82,7 +83,7 @@ static void runner_set_context(struct runner *runner)
 
 	context->device = runner->device;
 	context->model = runner->model;
-	context->attention = runner->options.attention;
+	context->attention = runner->options.attention.backend;
 	context->inputs = &runner->inputs;
 	context->page_tokens = runner->limits->page_tokens;
 	context->pool = runner->pool;
@@ -138,7 +139,7 @@ int runner_init(struct runner *runner, const struct engine_options *limits,
 	if (rc)
 		return rc;
 	attention = runner_attention(runner, &info);
-	rc = runner->options.attention->manager_new(runner->device, &attention,
+	rc = runner->options.attention.backend->manager_new(runner->device, &attention,
 		&runner->inputs.persistent, &runner->context.manager);
 	if (rc)
 		return runner_fail(error, runner, "attention buffers", rc);
@@ -383,7 +384,7 @@ void runner_deinit(struct runner *runner)
 	graph_set_deinit(&runner->graphs, device);
 	executor_deinit(&runner->executor);
 	if (runner->context.manager)
-		runner->options.attention->manager_free(runner->context.manager);
+		runner->options.attention.backend->manager_free(runner->context.manager);
 	kv_cache_free(runner->draft_kv);
 	kv_cache_free(runner->kv);
 	if (runner->pool)

@@ -225,7 +225,7 @@ int runner_allocate(struct runner *runner, const struct device_info *info,
 	if (rc)
 		return runner_fail(error, runner, "host memory", rc);
 	limits = runner_limits_of(runner->limits, &runner->model->config, o->max_seq_len,
-		o->n_drafts, o->attention->masks);
+		o->n_drafts, o->attention.reads_masks);
 	rc = inputs_init(&runner->inputs, runner->device, &limits);
 	if (rc)
 		return runner_fail(error, runner, "persistent inputs", rc);

@@ -53,13 +53,13 @@ static int masks_take_default(struct request *request, struct msg_detail *ret_de
 static int masks_take_own(
 	struct request *request, const struct mimeo_mask *mask, struct msg_detail *ret_detail)
 {
-	const struct attention_backend *attention = request->runner->options.attention;
+	const struct attention_layers *attention = &request->runner->options.attention;
 	uint32_t most = request->session->accounting->options->max_batch_tokens;
 
 	request->mask = *mask;
 	request->own_mask = true;
 	if (!attention->masks)
-		return masks_refuse_kind(ret_detail, mask, attention->name);
+		return masks_refuse_kind(ret_detail, mask, attention->names);
 	if (mask->prefix > most)
 		return masks_refuse_tokens(ret_detail, MIMEO_E_TOO_LONG, mask, 0, mask->prefix, most);
 	for (uint32_t i = 0; i < request->n_rows; i++) {
