@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * A layer of Gemma 2 (arXiv:2408.00118): attention and an MLP of gelu, each with a norm before it and one of its
- * output, which is then added to the residual.
+ * A layer of Gemma 2 (arXiv:2408.00118) or Gemma 3 (arXiv:2503.19786): attention and an MLP of gelu, each with a norm
+ * before it and one of its output, which is then added to the residual.
  */
 
 #include "daemon/model/pass.h"

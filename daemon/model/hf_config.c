@@ -35,6 +35,7 @@ static const struct family families[] = {
 	{"Phi3ForCausalLM", MODEL_PHI3, 0, 0, 4096, 1, 32000, 0},
 	{"Qwen3MoeForCausalLM", MODEL_QWEN3_MOE, 4, 0, 32768, -1, -1, 4096},
 	{"Gemma2ForCausalLM", MODEL_GEMMA2, 4, 256, 8192, 2, 1, 4096},
+	{"Gemma3ForCausalLM", MODEL_GEMMA3, 4, 256, 131072, 2, 1, 4096},
 	{"DeepseekV2ForCausalLM", MODEL_DEEPSEEK_V2, 0, 0, 2048, 1, 2, 0},
 	{"DeepseekV3ForCausalLM", MODEL_DEEPSEEK_V3, 0, 0, 4096, 0, 1, 0},
 	{"LlamaForCausalLMEagle", MODEL_EAGLE, 0, 0, 2048, 1, 2, 0},
@@ -50,6 +51,11 @@ static bool hf_config_is_deepseek(const struct family *family)
 		family->family == MODEL_MTP;
 }
 
+static bool hf_config_is_gemma(const struct family *family)
+{
+	return family->family == MODEL_GEMMA2 || family->family == MODEL_GEMMA3;
+}
+
 static bool hf_config_is_draft(const struct family *family)
 {
 	return family->family == MODEL_EAGLE || family->family == MODEL_EAGLE3;
@@ -58,8 +64,7 @@ static bool hf_config_is_draft(const struct family *family)
 /* In the other families a window is all layers'. */
 static bool hf_config_obeys_layer_types(const struct family *family)
 {
-	return family->family == MODEL_QWEN2 || family->family == MODEL_QWEN3 ||
-		family->family == MODEL_GEMMA2;
+	return family->family == MODEL_QWEN2 || family->family == MODEL_QWEN3 || hf_config_is_gemma(family);
 }
 
 /* NULL: not one that is read here. */
@@ -88,7 +93,7 @@ static const struct family *hf_config_find_family(const struct field_object *roo
 	field_fail(root, -ENOTSUP, "architectures \"%.64s\" is not one of %s", name,
 		draft ? "LlamaForCausalLMEagle, LlamaForCausalLMEagle3, DeepseekV3ForCausalLM"
 		      : "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
-			"Phi3ForCausalLM, Qwen3MoeForCausalLM, Gemma2ForCausalLM, "
+			"Phi3ForCausalLM, Qwen3MoeForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, "
 			"DeepseekV2ForCausalLM, DeepseekV3ForCausalLM");
 	return NULL;
 }
@@ -103,7 +108,7 @@ static void hf_config_refuse_variants(const struct field_object *root, const str
 		if (field_state(root, unsupported[i]) == FIELD_THERE)
 			field_fail(root, -ENOTSUP, "%s is not supported", unsupported[i]);
 	}
-	if (family->family == MODEL_GEMMA2)
+	if (hf_config_is_gemma(family))
 		return;
 	act = field_string(root, "hidden_act", "silu");
 	if (strcmp(act, "silu") && strcmp(act, "swish"))
@@ -163,12 +168,13 @@ static void hf_config_parse_sizes(const struct field_object *root, const struct 
 		hf_qwen3_moe_parse(root, config);
 	if (config->family == MODEL_GEMMA2)
 		hf_gemma2_parse(root, config);
+	if (config->family == MODEL_GEMMA3)
+		hf_gemma3_parse(root, config);
 	config->max_seq_len = field_u32(
 		root, "max_position_embeddings", 1, HF_LENGTH_MAX, family->max_seq_len);
 	config->rms_norm_eps =
 		(float)field_real(root, "rms_norm_eps", 0, 1, family->family == MODEL_PHI3 ? 1e-5 : 1e-6);
-	config->tie_word_embeddings =
-		field_bool(root, "tie_word_embeddings", family->family == MODEL_GEMMA2);
+	config->tie_word_embeddings = field_bool(root, "tie_word_embeddings", hf_config_is_gemma(family));
 }
 
 static void hf_config_parse_biases(const struct field_object *root, struct model_config *config)
@@ -185,7 +191,8 @@ static void hf_config_parse_biases(const struct field_object *root, struct model
 		field_fail(root, -ENOTSUP, "mlp_bias is not supported without n_shared_experts");
 	config->qkv_bias = attention || config->family == MODEL_QWEN2;
 	config->o_bias = attention;
-	config->qk_norm = config->family == MODEL_QWEN3 || config->family == MODEL_QWEN3_MOE;
+	config->qk_norm = config->family == MODEL_QWEN3 || config->family == MODEL_QWEN3_MOE ||
+		config->family == MODEL_GEMMA3;
 }
 
 /* ---- sliding windows ---- */
@@ -196,8 +203,7 @@ static uint32_t hf_config_parse_window(
 {
 	bool dense = family->family == MODEL_QWEN2 || family->family == MODEL_QWEN3;
 	bool asks = dense || family->family == MODEL_QWEN3_MOE;
-	bool use = family->family == MODEL_MISTRAL || family->family == MODEL_PHI3 ||
-		family->family == MODEL_GEMMA2;
+	bool use = family->family == MODEL_MISTRAL || family->family == MODEL_PHI3 || hf_config_is_gemma(family);
 
 	*ret_first = 0;
 	if (dense)
@@ -208,6 +214,15 @@ static uint32_t hf_config_parse_window(
 		return 0;
 	return field_u32(root, "sliding_window", 1, INT32_MAX,
 		field_state(root, "sliding_window") == FIELD_ABSENT ? family->sliding_window : 0);
+}
+
+/* Does the layer slide, where layer_types is absent? */
+static bool hf_config_slides(
+	const struct field_object *root, const struct family *family, uint32_t layer, uint32_t first)
+{
+	if (family->family == MODEL_GEMMA3)
+		return hf_gemma3_layer_slides(root, layer);
+	return layer >= first && (family->family != MODEL_GEMMA2 || layer % 2 == 0);
 }
 
 /* Does the layer slide, by layer_types? In a family that does not obey the list it must not contradict the
@@ -251,7 +266,7 @@ static void hf_config_parse_windows(const struct field_object *root, const struc
 	for (uint32_t layer = 0; layer < config->n_layers; layer++) {
 		bool slides = named ? hf_config_parse_layer_type(
 					      root, family, types, layer, window)
-				    : layer >= first && (family->family != MODEL_GEMMA2 || layer % 2 == 0);
+				    : hf_config_slides(root, family, layer, first);
 
 		config->windows[layer] = slides ? window : 0;
 	}

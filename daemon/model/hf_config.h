@@ -23,8 +23,14 @@ void hf_rope_parse(const struct field_object *root, struct model_config *config)
 void hf_deepseek_parse(const struct field_object *root, struct model_config *config);
 /* Experts of Qwen3-MoE; n_layers is already set. */
 void hf_qwen3_moe_parse(const struct field_object *root, struct model_config *config);
-/* The fields that Gemma 2 adds; hidden_size is already set. */
+/* The fields that Gemma 2 and 3 add; hidden_size is already set. */
 void hf_gemma2_parse(const struct field_object *root, struct model_config *config);
+void hf_gemma3_parse(const struct field_object *root, struct model_config *config);
+/* Does the layer slide, where layer_types is absent? */
+bool hf_gemma3_layer_slides(const struct field_object *root, uint32_t layer);
+/* Gemma 3's rope settings of layers without a window, and those of the newer spelling alone; sets local_theta. */
+struct field_object hf_gemma3_rope(
+	const struct field_object *root, struct field_object *ret_newer, struct model_config *config);
 /* Of a DeepSeek V3's MTP head: makes its one layer the configuration's; n_layers and vocab_size are already set. */
 void hf_mtp_parse(const struct field_object *root, struct model_config *config);
 /* The fields that only EAGLE and EAGLE-3 have; the sizes are already set. */

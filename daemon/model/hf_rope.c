@@ -12,6 +12,7 @@
 #include "daemon/model/hf_config.h"
 
 #define THETA_DEFAULT 10000.0
+#define GEMMA3_THETA_DEFAULT 1000000.0
 #define BETA_FAST_DEFAULT 32.0
 #define BETA_SLOW_DEFAULT 1.0
 #define FACTOR_MAX 1e6
@@ -202,33 +203,49 @@ static void hf_rope_parse_phi3(const struct field_object *root, const struct fie
 
 /* ---- all of it ---- */
 
+/* Of families that rotate whole heads; theta is set. */
+static void hf_rope_parse_scaled(
+	const struct field_object *root, const struct field_object *settings, struct model_config *config)
+{
+	struct model_rope *rope = &config->rope;
+
+	hf_rope_refuse_partial(root);
+	hf_rope_refuse_partial(settings);
+	rope->type = hf_rope_parse_type(settings);
+	/* latent attention reads it whatever stretches the positions */
+	if (rope->type != ROPE_DEFAULT)
+		rope->mscale_all_dim = field_real(settings, "mscale_all_dim", 0, FACTOR_MAX, -1);
+	if (rope->type == ROPE_LLAMA3 || rope->type == ROPE_YARN)
+		rope->original_max_position_embeddings =
+			hf_rope_parse_original_length(root, settings, config->max_seq_len);
+	if (rope->type == ROPE_LINEAR)
+		rope->factor = field_real_needed(settings, "factor", 1e-6, FACTOR_MAX);
+	else if (rope->type == ROPE_LLAMA3)
+		hf_rope_parse_llama3(settings, config);
+	else if (rope->type == ROPE_YARN)
+		hf_rope_parse_yarn(settings, config);
+}
+
+static double hf_rope_parse_theta(const struct field_object *settings, double absent)
+{
+	return field_real(settings, "rope_theta", 1.0001, 1e15, absent);
+}
+
 void hf_rope_parse(const struct field_object *root, struct model_config *config)
 {
-	const struct field_object settings = hf_rope_find_settings(root);
+	const bool is_local = config->family == MODEL_GEMMA3;
+	struct field_object newer = {.prefix = "", .file = root->file};
+	const struct field_object settings =
+		is_local ? hf_gemma3_rope(root, &newer, config) : hf_rope_find_settings(root);
 	struct model_rope *rope = &config->rope;
 
 	rope->factor = 1;
 	rope->attention_factor = rope->mscale = rope->mscale_all_dim = -1;
 	hf_rope_refuse_nested(&settings);
-	rope->theta = field_real(&settings, "rope_theta", 1.0001, 1e15,
-		field_real(root, "rope_theta", 1.0001, 1e15, THETA_DEFAULT));
-	if (config->family == MODEL_PHI3) {
+	rope->theta = hf_rope_parse_theta(root, is_local ? GEMMA3_THETA_DEFAULT : THETA_DEFAULT);
+	rope->theta = hf_rope_parse_theta(&settings, hf_rope_parse_theta(&newer, rope->theta));
+	if (config->family == MODEL_PHI3)
 		hf_rope_parse_phi3(root, &settings, config);
-		return;
-	}
-	hf_rope_refuse_partial(root);
-	hf_rope_refuse_partial(&settings);
-	rope->type = hf_rope_parse_type(&settings);
-	/* latent attention reads it whatever stretches the positions */
-	if (rope->type != ROPE_DEFAULT)
-		rope->mscale_all_dim = field_real(&settings, "mscale_all_dim", 0, FACTOR_MAX, -1);
-	if (rope->type == ROPE_LLAMA3 || rope->type == ROPE_YARN)
-		rope->original_max_position_embeddings =
-			hf_rope_parse_original_length(root, &settings, config->max_seq_len);
-	if (rope->type == ROPE_LINEAR)
-		rope->factor = field_real_needed(&settings, "factor", 1e-6, FACTOR_MAX);
-	else if (rope->type == ROPE_LLAMA3)
-		hf_rope_parse_llama3(&settings, config);
-	else if (rope->type == ROPE_YARN)
-		hf_rope_parse_yarn(&settings, config);
+	else
+		hf_rope_parse_scaled(root, &settings, config);
 }

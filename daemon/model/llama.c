@@ -7,6 +7,15 @@
 
 #include "daemon/model/pass.h"
 
+/* Layers with a window may have a table of their own. */
+static const float *llama_rope_table(const struct model *model, uint32_t layer)
+{
+	const struct model_config *c = &model->config;
+
+	return c->local_theta != 0 && c->windows[layer]
+		? model->cos_sin + (size_t)model->max_positions * c->head_dim : model->cos_sin;
+}
+
 void llama_attend(struct pass *p, uint32_t layer)
 {
 	const struct model_config *c = &p->model->config;
@@ -16,7 +25,7 @@ void llama_attend(struct pass *p, uint32_t layer)
 		.qkv = p->b->qkv,
 		.positions = p->args->inputs->positions,
 		.slot_mapping = p->args->inputs->slot_mapping,
-		.cos_sin = p->model->cos_sin,
+		.cos_sin = llama_rope_table(p->model, layer),
 		.max_positions = p->model->max_positions,
 		.q_norm = l->q_norm,
 		.k_norm = l->k_norm,

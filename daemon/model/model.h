@@ -15,7 +15,7 @@
 
 struct model_layer {
 	struct weight input_norm, post_norm; /* [1, hidden]; EAGLE has no input_norm */
-	struct weight pre_feed_norm, post_feed_norm; /* [1, hidden] Gemma 2, whose post_norm is of attention's output */
+	struct weight pre_feed_norm, post_feed_norm; /* [1, hidden] Gemma, whose post_norm is of attention's output */
 	struct weight hidden_norm; /* [1, hidden] EAGLE-3, whose qkv has 2 hidden columns; an MTP head's hnorm */
 	struct weight embedding_norm; /* [1, hidden] an MTP head's enorm */
 	/* [hidden] device: the order of the columns of qkv and of gate_up (op_rms_norm); NULL: that of the hidden state */
@@ -58,7 +58,7 @@ struct model {
 	struct weight embedding, final_norm, head; /* head may be the embedding */
 	bool has_head; /* false: its files have none, as those that make embeddings of texts; `head` is the embedding,
 	                  so that steps run, and what it gives means nothing */
-	float *cos_sin;          /* device */
+	float *cos_sin;          /* device; model_rope_fill */
 	struct model_layer *layers;
 	/* draft models, whose embedding and head may be the target's; EAGLE has no final_norm */
 	struct weight fc, fc_bias; /* [hidden, 2 hidden], EAGLE-3 [hidden, 3 hidden]; an MTP head's eh_proj */

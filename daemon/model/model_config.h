@@ -23,6 +23,7 @@ enum model_family {
 	MODEL_PHI3,
 	MODEL_QWEN3_MOE,
 	MODEL_GEMMA2,
+	MODEL_GEMMA3,
 	MODEL_DEEPSEEK_V2,
 	MODEL_DEEPSEEK_V3,
 	MODEL_EAGLE, /* draft models: daemon/model/draft.h */
@@ -90,13 +91,14 @@ struct model_config {
 	float rms_norm_eps;
 	bool tie_word_embeddings;
 	bool qkv_bias, o_bias, mlp_bias, qk_norm;
-	/* Gemma 2: all of them are 0 in other families */
+	/* Gemma 2 and 3: all of them are 0 in other families */
 	bool norms_add_one;        /* a norm multiplies by 1 + its weight */
 	float embedding_scale;     /* of the embeddings of ids; 0: 1; a loaded model's is in bf16 if they are */
 	float query_scalar;        /* scores are q.k query_scalar^-1/2; 0: head_dim */
 	float score_cap, logit_cap; /* soft caps (op_soft_cap); 0: none */
 	uint32_t *windows; /* [n_layers] sliding window, 0: none */
 	struct model_rope rope;
+	double local_theta; /* Gemma 3: layers with a window have this base, and no scaling; 0: the same rope */
 	uint32_t n_eos;
 	int32_t eos[MODEL_EOS_MAX];
 	int32_t bos; /* -1: none */
@@ -111,15 +113,24 @@ struct model_config {
 int model_config_load(const char *path, struct model_config *ret, struct model_error *error);
 void model_config_deinit(struct model_config *config);
 bool model_layer_has_experts(const struct model_config *config, uint32_t layer);
+static inline bool model_is_gemma(const struct model_config *config)
+{
+	return config->family == MODEL_GEMMA2 || config->family == MODEL_GEMMA3;
+}
+/* Rope tables that it has: with local_theta a second one, for layers with a window. */
+static inline uint32_t model_n_rope_tables(const struct model_config *config)
+{
+	return config->local_theta != 0 ? 2 : 1;
+}
 /* Elements of a token's attention output, of all heads. */
 static inline uint32_t model_attention_width(const struct model_config *config)
 {
 	return config->n_heads * (config->latent.rank ? config->latent.v : config->head_dim);
 }
 
-/* Rope table [max_positions, head_dim]: cos for head_dim/2, then sin, attention factor applied. With a rotary_dim
- * pair i < rotary_dim/2 is elements i and rotary_dim/2 + i of a head, which plan.h moves to the halves' beginnings;
- * the other pairs are not rotated. */
+/* Rope tables [model_n_rope_tables, max_positions, head_dim]: cos for head_dim/2, then sin, attention factor applied.
+ * With a rotary_dim pair i < rotary_dim/2 is elements i and rotary_dim/2 + i of a head, which plan.h moves to the
+ * halves' beginnings; the other pairs are not rotated. */
 void model_rope_fill(const struct model_config *config, uint32_t max_positions, float *ret);
 /* Does a table of that length have longrope's long factors? Like a model, it has one kind for all positions. */
 bool model_rope_is_long(const struct model_config *config, uint32_t max_positions);

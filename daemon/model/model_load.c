@@ -120,7 +120,8 @@ static void *model_load_fill_rope(void *arg)
 static int model_load_begin_rope(struct model_load_rope *rope, const struct model *model,
 	const char *directory, struct model_error *error)
 {
-	size_t bytes = (size_t)model->max_positions * model->config.head_dim * sizeof(float);
+	size_t bytes = (size_t)model_n_rope_tables(&model->config) * model->max_positions *
+		model->config.head_dim * sizeof(float);
 
 	*rope = (struct model_load_rope){.model = model, .bytes = bytes};
 	rope->table = malloc(bytes ? bytes : 1);

@@ -288,14 +288,20 @@ static struct weight plan_one(
 }
 
 /* In float32 where it is 1 + the weight, which bf16 would round. */
-static struct weight plan_norm(struct plan *plan, const struct model_config *c, uint32_t layer, const char *name)
+static struct weight plan_norm_of(
+	struct plan *plan, const struct model_config *c, uint32_t layer, const char *name, uint32_t n)
 {
 	return plan_recipe(plan,
 		&(struct plan_recipe){.layer = layer,
-			.parts = &(struct plan_part){name, c->hidden_size, 0, 0},
+			.parts = &(struct plan_part){name, n, 0, 0},
 			.n_parts = 1,
 			.as_f32 = c->norms_add_one,
 			.adds_one = c->norms_add_one});
+}
+
+static struct weight plan_norm(struct plan *plan, const struct model_config *c, uint32_t layer, const char *name)
+{
+	return plan_norm_of(plan, c, layer, name, c->hidden_size);
 }
 
 /* One that other ops take, too. */
@@ -345,8 +351,8 @@ static void plan_attention(struct plan *plan, const struct model_config *c, uint
 	if (c->qkv_bias)
 		l->qkv_bias = plan_parts(plan, layer, biases, 3, 0);
 	if (c->qk_norm) {
-		l->q_norm = plan_one(plan, layer, "self_attn.q_norm.weight", c->head_dim, 0);
-		l->k_norm = plan_one(plan, layer, "self_attn.k_norm.weight", c->head_dim, 0);
+		l->q_norm = plan_norm_of(plan, c, layer, "self_attn.q_norm.weight", c->head_dim);
+		l->k_norm = plan_norm_of(plan, c, layer, "self_attn.k_norm.weight", c->head_dim);
 	}
 	l->o = plan_one(plan, layer, "self_attn.o_proj.weight", c->hidden_size, q);
 	if (c->o_bias)
@@ -453,7 +459,7 @@ static void plan_layer(struct plan *plan, const struct model_config *c, uint32_t
 	else
 		plan_attention(plan, c, layer, l);
 	l->post_norm = plan_norm(plan, c, layer, "post_attention_layernorm.weight");
-	if (c->family == MODEL_GEMMA2) {
+	if (model_is_gemma(c)) {
 		l->pre_feed_norm = plan_norm(plan, c, layer, "pre_feedforward_layernorm.weight");
 		l->post_feed_norm = plan_norm(plan, c, layer, "post_feedforward_layernorm.weight");
 	}
@@ -586,8 +592,8 @@ int plan_model(struct plan *plan, struct model *model)
 	if (plan->rc)
 		return plan->rc;
 	model->weights_bytes = plan->arena.used;
-	model->cos_sin = arena_take(&plan->arena, (size_t)model->max_positions * c->head_dim,
-		sizeof(float));
+	model->cos_sin = arena_take(&plan->arena,
+		(size_t)model_n_rope_tables(c) * model->max_positions * c->head_dim, sizeof(float));
 	/* Its memory was counted before: then stored groups of columns, which decide what stays packed, differ now. */
 	if (plan->arena.failed && plan->arena.base)
 		return model_fail(plan->error, -EINVAL, "%s has changed while it was read", plan->directory);

@@ -111,7 +111,7 @@ static double rope_table_frequency(const struct model_config *config, bool is_lo
 	return rope_table_base(config, pair);
 }
 
-void model_rope_fill(const struct model_config *config, uint32_t max_positions, float *ret)
+static void rope_table_fill(const struct model_config *config, uint32_t max_positions, float *ret)
 {
 	float frequencies[MODEL_HEAD_DIM_MAX / 2];
 	uint32_t half = config->head_dim / 2, n_rotated = rope_table_dim(config) / 2;
@@ -130,4 +130,16 @@ void model_rope_fill(const struct model_config *config, uint32_t max_positions, 
 			row[half + pair] = (float)(sin(angle) * scale);
 		}
 	}
+}
+
+void model_rope_fill(const struct model_config *config, uint32_t max_positions, float *ret)
+{
+	struct model_config local;
+
+	rope_table_fill(config, max_positions, ret);
+	if (model_n_rope_tables(config) == 1)
+		return;
+	local = *config;
+	local.rope = (struct model_rope){.type = ROPE_DEFAULT, .theta = config->local_theta};
+	rope_table_fill(&local, max_positions, ret + (size_t)max_positions * config->head_dim);
 }

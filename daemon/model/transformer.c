@@ -14,6 +14,7 @@ static void (*const layers[])(struct pass *p, uint32_t layer) = {
 	[MODEL_PHI3] = llama_layer,
 	[MODEL_QWEN3_MOE] = llama_layer,
 	[MODEL_GEMMA2] = gemma_layer,
+	[MODEL_GEMMA3] = gemma_layer,
 	[MODEL_DEEPSEEK_V2] = deepseek_layer,
 	[MODEL_DEEPSEEK_V3] = deepseek_layer,
 };

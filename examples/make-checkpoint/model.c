@@ -25,6 +25,7 @@ static const struct {
 	{"phi3", "Phi3ForCausalLM", "phi3"},
 	{"qwen3_moe", "Qwen3MoeForCausalLM", "qwen3_moe"},
 	{"gemma2", "Gemma2ForCausalLM", "gemma2"},
+	{"gemma3", "Gemma3ForCausalLM", "gemma3_text"},
 	{"deepseek_v2", "DeepseekV2ForCausalLM", "deepseek_v2"},
 	{"deepseek_v3", "DeepseekV3ForCausalLM", "deepseek_v3"},
 	{"eagle", "LlamaForCausalLMEagle", "llama"},
@@ -64,7 +65,7 @@ int model_take_family(struct model *model, const char *name)
 		}
 	}
 	return fail("there is no family \"%.*s\": llama, mistral, qwen2, qwen3, phi3, "
-		    "qwen3_moe, gemma2, deepseek_v2, deepseek_v3, eagle, eagle3",
+		    "qwen3_moe, gemma2, gemma3, deepseek_v2, deepseek_v3, eagle, eagle3",
 		NAME_SHOWN, name);
 }
 
@@ -119,9 +120,14 @@ static bool model_is_draft(const struct model *model)
 	return model->family == EAGLE || model->family == EAGLE3;
 }
 
+static bool model_is_gemma(const struct model *model)
+{
+	return model->family == GEMMA2 || model->family == GEMMA3;
+}
+
 static bool model_has_window(const struct model *model)
 {
-	return model->family == MISTRAL || model->family == PHI3 || model->family == GEMMA2;
+	return model->family == MISTRAL || model->family == PHI3 || model_is_gemma(model);
 }
 
 static int model_check_experts(const struct model *model)
@@ -151,7 +157,7 @@ int model_check(struct model *model)
 	uint32_t *n = model->shape.n;
 
 	if (n[WINDOW] && !model_has_window(model))
-		return fail("--window is for --family mistral, phi3 and gemma2");
+		return fail("--window is for --family mistral, phi3, gemma2 and gemma3");
 	if (model->family == PHI3 && (uint64_t)n[HEADS] * n[HEAD_DIM] != n[HIDDEN])
 		return fail("--hidden %u is not --heads %u times --head-dim %u, as it is for --family phi3", n[HIDDEN],
 			n[HEADS], n[HEAD_DIM]);
@@ -208,7 +214,7 @@ static void __attribute__((format(printf, 6, 7))) model_add(struct model *model,
 
 	*tensor =
 		(struct tensor){.rows = rows, .cols = cols, .deviation = 0.1};
-	tensor->mean = kind == NORM && model->family != GEMMA2; /* which adds 1 */
+	tensor->mean = kind == NORM && !model_is_gemma(model); /* which adds 1 */
 	if (kind == MATRIX)
 		tensor->deviation = shrink / sqrt((double)cols);
 	va_start(arguments, format);
@@ -251,7 +257,7 @@ static void model_add_attention(struct model *model, const char *layer)
 		model_add(model, BIAS, 1, 0, kv, "%s.self_attn.k_proj.bias", layer);
 		model_add(model, BIAS, 1, 0, kv, "%s.self_attn.v_proj.bias", layer);
 	}
-	if (model->family == QWEN3 || model->family == QWEN3_MOE) {
+	if (model->family == QWEN3 || model->family == QWEN3_MOE || model->family == GEMMA3) {
 		model_add(model, NORM, 1, 0, n[HEAD_DIM], "%s.self_attn.q_norm.weight", layer);
 		model_add(model, NORM, 1, 0, n[HEAD_DIM], "%s.self_attn.k_norm.weight", layer);
 	}
@@ -325,7 +331,7 @@ static void model_add_layer(struct model *model, const char *layer, bool has_exp
 	else
 		model_add_attention(model, layer);
 	model_add(model, NORM, 1, 0, n[HIDDEN], "%s.post_attention_layernorm.weight", layer);
-	if (model->family == GEMMA2) {
+	if (model_is_gemma(model)) {
 		model_add(model, NORM, 1, 0, n[HIDDEN], "%s.pre_feedforward_layernorm.weight", layer);
 		model_add(model, NORM, 1, 0, n[HIDDEN], "%s.post_feedforward_layernorm.weight", layer);
 	}
@@ -462,6 +468,20 @@ static void model_print_qwen3_moe(const struct model *model, FILE *file)
 	fprintf(file, "],\n");
 }
 
+/* Gemma 3: each sixth layer has no window; without one no layer has. */
+static void model_print_gemma(const struct model *model, FILE *file)
+{
+	const uint32_t *n = model->shape.n;
+
+	fprintf(file, "  \"hidden_activation\": \"gelu_pytorch_tanh\",\n  \"query_pre_attn_scalar\": %u,\n",
+		n[HEAD_DIM]);
+	if (model->family == GEMMA2)
+		fprintf(file, "  \"attn_logit_softcapping\": 50.0,\n  \"final_logit_softcapping\": 30.0,\n");
+	else
+		fprintf(file, "  \"sliding_window_pattern\": %u,\n  \"rope_local_base_freq\": 10000.0,\n",
+			n[WINDOW] ? 6 : 1);
+}
+
 void model_print_config(const void *arg, FILE *file)
 {
 	const struct model *model = arg;
@@ -483,11 +503,8 @@ void model_print_config(const void *arg, FILE *file)
 		model_print_deepseek(model, file);
 	if (model->family == QWEN3_MOE)
 		model_print_qwen3_moe(model, file);
-	if (model->family == GEMMA2)
-		fprintf(file,
-			"  \"hidden_activation\": \"gelu_pytorch_tanh\",\n  \"query_pre_attn_scalar\": %u,\n"
-			"  \"attn_logit_softcapping\": 50.0,\n  \"final_logit_softcapping\": 30.0,\n",
-			n[HEAD_DIM]);
+	if (model_is_gemma(model))
+		model_print_gemma(model, file);
 	if (n[WINDOW])
 		fprintf(file, "  \"sliding_window\": %u,\n", n[WINDOW]);
 	else if (model_has_window(model) || qwen)

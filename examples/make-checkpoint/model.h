@@ -28,6 +28,7 @@ enum family {
 	PHI3,
 	QWEN3_MOE,
 	GEMMA2,
+	GEMMA3,
 	DEEPSEEK_V2,
 	DEEPSEEK_V3,
 	EAGLE, /* drafts */

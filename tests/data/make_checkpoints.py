@@ -15,8 +15,8 @@ import sys
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Config, Gemma2Config, LlamaConfig,
-                          MistralConfig, Phi3Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig)
+from transformers import (AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Config, Gemma2Config, Gemma3TextConfig,
+                          LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OUT = os.path.join(HERE, "checkpoints")
@@ -51,6 +51,13 @@ LONGROPE = rope("longrope")
 def factors(n, first, step):
     return dict(short_factor=[first + step * i for i in range(n)],
                 long_factor=[2 * first + 3 * step * i for i in range(n)])
+
+
+LINEAR = rope("linear", factor=4.0) | {"rope_theta": 5000.0}
+
+
+def by_layer_type(local_theta, full):
+    return {"full_attention": full, "sliding_attention": rope("default") | {"rope_theta": local_theta}}
 
 
 # name: (class, sizes and fields, what to switch off, how to write config.json, prompt length, dtypes)
@@ -131,14 +138,23 @@ CASES = {
                                         layer_types=["full_attention", "sliding_attention"],
                                         attn_logit_softcapping=None, final_logit_softcapping=None),
                      dict(layer_types=["full_attention"] * 2), "new", 32, "bf16"),
+    "gemma3": (Gemma3TextConfig, dict(head_dim=16, num_hidden_layers=4, sliding_window=9, sliding_window_pattern=3,
+                                      query_pre_attn_scalar=20, rope_parameters=by_layer_type(100.0, LINEAR)),
+               dict(rope_parameters=by_layer_type(5000.0, LINEAR)), "old-types", 41, "bf16"),
+    "gemma3-types": (Gemma3TextConfig, dict(head_dim=24, num_hidden_layers=3, attention_bias=True, sliding_window=7,
+                                            final_logit_softcapping=4.0, tie_word_embeddings=False,
+                                            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                                            rope_parameters=by_layer_type(500.0, rope("default"))),
+                     dict(final_logit_softcapping=None), "new", 38, "bf16"),
 }
 
+GEMMA = ("gemma2", "gemma3_text")
 TORCH = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 
 
 def randomise(model, seed):
     gen = torch.Generator().manual_seed(seed)
-    is_gemma = model.config.model_type == "gemma2"  # norms add 1, embeddings are scaled
+    is_gemma = model.config.model_type in GEMMA  # norms add 1, embeddings are scaled
     for name, p in model.named_parameters():
         noise = torch.randn(p.shape, generator=gen)
         if "norm" in name:
@@ -173,6 +189,13 @@ def rewrite_config(path, style):
             del config["head_dim"]
         if "num_local_experts" in config:
             config["num_experts"] = config.pop("num_local_experts")
+    elif style == "old-types":
+        params = config.pop("rope_parameters")
+        config["rope_local_base_freq"] = params["sliding_attention"]["rope_theta"]
+        config["rope_theta"] = params["full_attention"].pop("rope_theta")
+        config["rope_scaling"] = params["full_attention"]
+        config["sliding_window_pattern"] = config["layer_types"].index("full_attention") + 1
+        del config["layer_types"]
     elif style == "layers":
         del config["layer_types"]
     with open(path, "w") as f:
@@ -214,7 +237,7 @@ def store(path, kind):
 def load(path, **change):
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32,
                                                  attn_implementation="eager", **change)
-    if model.config.model_type == "gemma2":  # in the dtype of the stored embeddings
+    if model.config.model_type in GEMMA:  # in the dtype of the stored embeddings
         scale = model.model.embed_tokens.embed_scale
         scale.copy_(scale.to(torch.bfloat16))
     return model.eval()

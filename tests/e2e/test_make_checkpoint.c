@@ -140,6 +140,20 @@ static void test_tiny_model_with_soft_caps_is_served(void **state)
 	serve_end(&daemon, m);
 }
 
+static void test_tiny_model_with_two_rope_tables_is_served(void **state)
+{
+	struct daemon daemon;
+	float logits[2][VOCAB];
+
+	must_make("a", OPTIONS("--family", "gemma3", "--tied", "0"));
+	must_make("b", OPTIONS("--family", "gemma3", "--tied", "0", "--window", "3"));
+	struct mimeo *m = serve_made(&daemon, 2);
+	answer(m, "a", logits[0]);
+	answer(m, "b", logits[1]);
+	assert_memory_not_equal(logits[0], logits[1], sizeof(logits[0]));
+	serve_end(&daemon, m);
+}
+
 /* Routed, grouped and shared experts, and both ways to make a query. */
 static void test_tiny_model_of_each_deepseek_family_is_served(void **state)
 {
@@ -274,7 +288,7 @@ static void test_nonsense_is_status_2_and_names_the_option(void **state)
 		{{"--heads", "5"}, "--heads 5 is not a multiple of --kv-heads 2"},
 		{{"--layers", "0"}, "--layers 0: not a number from 1"},
 		{{"--head-dim", "7"}, "--head-dim 7 is odd"},
-		{{"--window", "4"}, "--window is for --family mistral, phi3 and gemma2"},
+		{{"--window", "4"}, "--window is for --family mistral, phi3, gemma2 and gemma3"},
 		{{"--threads", "many"}, "--threads many"},
 		{{"--rank", "8"}, "--rank is for the families deepseek_v2 and deepseek_v3"},
 		{{"--family", "deepseek_v2", "--rope", "7"}, "--rope 7 is odd"},
@@ -314,6 +328,7 @@ int main(void)
 		MAKING(test_tiny_model_with_experts_beside_plain_attention_is_served),
 		MAKING(test_tiny_model_with_fused_tensors_is_served),
 		MAKING(test_tiny_model_with_soft_caps_is_served),
+		MAKING(test_tiny_model_with_two_rope_tables_is_served),
 		MAKING(test_tiny_model_of_each_deepseek_family_is_served),
 		MAKING(test_shards_and_threads_make_no_difference),
 		MAKING(test_same_seed_same_bytes_and_another_seed_others),

@@ -169,6 +169,8 @@ static struct checkpoint checkpoints[] = {
 	CHECKPOINT("phi3-long"),
 	CHECKPOINT("gemma2"),
 	CHECKPOINT("gemma2-types"),
+	CHECKPOINT("gemma3"),
+	CHECKPOINT("gemma3-types"),
 	LATENT("deepseek-v2"),
 	LATENT("deepseek-v2-groups"),
 	LATENT("deepseek-v2-yarn"),
