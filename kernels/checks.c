@@ -69,6 +69,18 @@ bool prepare_fits(const struct op_prepare *a)
 	return !in->slot_mask == !in->mask_words && (!in->max_drafts || checks_drafts(in));
 }
 
+bool set_tables_fits(const struct op_set_tables *a)
+{
+	const struct step_inputs *in = &a->inputs;
+
+	if (!in->slot_mapping || !in->block_table || !in->slot_block_table || !in->query_start || !in->seq_lens ||
+		!in->row_slot || !in->page_tokens || !in->max_pages || !in->max_rows || in->max_drafts)
+		return false;
+	if (!in->n_sets || a->n_full_sets > in->n_sets || (a->n_full_sets < in->n_sets && !a->window))
+		return false;
+	return a->n_pages && (!a->n_changes || (a->changes && a->pages));
+}
+
 /* ---- the model ---- */
 
 bool embed_fits(const struct op_embed *a)

@@ -49,6 +49,21 @@ struct op_prepare {
 	uint64_t *began;  /* pinned; NULL, or := when it began, ns of the device's own clock */
 };
 
+/*
+ * After prepare, where inputs have sets: applies the changes, then writes for each set but the first, if that has no
+ * window, the block tables of the first n_rows rows, and all of the slot mapping. Where a token is written follows from
+ * seq_lens, so rows begin where the host says: not with drafts. A slot has at most one row of the step.
+ */
+struct op_set_tables {
+	struct step_inputs inputs;
+	const struct set_change *changes; /* [n_changes] pinned, of sets that are written; no two of one entry */
+	const uint32_t *pages;            /* pinned */
+	uint32_t n_changes, n_rows;
+	uint32_t n_pages;     /* pages there are, for the clamp */
+	uint32_t n_full_sets; /* the first ones, without a window */
+	uint32_t window;      /* of the others, in tokens, itself included */
+};
+
 /* ---- the model ---- */
 
 struct op_embed { /* out[t] = from[t] ? *from[t] : scale * table[clamp(ids[t])] */
@@ -546,7 +561,7 @@ struct op_outbox {
  * model that needs what the device lacks.
  */
 #define KERNEL_OPS(OP)                                                                             \
-	OP(prepare) OP(embed) OP(rms_norm) OP(gemm) OP(gated_gemm)                                 \
+	OP(prepare) OP(set_tables) OP(embed) OP(rms_norm) OP(gemm) OP(gated_gemm)                  \
 	OP(rope_and_cache) OP(silu_mul) OP(gather_rows) OP(to_f32) OP(copy_pages) OP(sample)       \
 	OP(outbox) OP(update_slots) OP(adjust) OP(logprobs) OP(mean_rows) OP(soft_cap)             \
 	/* latent attention */                                                                     \

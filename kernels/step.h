@@ -125,12 +125,24 @@ struct step_record {
 	const uint32_t *pages;                   /* of inits and rows */
 };
 
+/* Entries [first, first + n_pages) of a slot's block table of a set of layers other than the first become
+ * pages[page_offset ...] (op_set_tables). */
+struct set_change {
+	int32_t slot;
+	uint32_t set, first, n_pages, page_offset;
+};
+
 /* Allocated once at (max_rows, max_tokens). Every step `prepare` rewrites the arrays of rows and
  * tokens whole, tails too, except block_table entries that nothing reads, and row_logprobs, which
  * adjust, sample and verify write. Arrays of slots keep their values. */
 struct step_inputs {
 	uint32_t max_rows, max_tokens, max_slots;
 	uint32_t max_pages; /* row stride of both block tables; with drafts, see max_drafts */
+	/* Sets of layers that have pages of their own (attention/kv_sets.h); 0 counts as 1. slot_mapping, block_table
+	 * and slot_block_table have as many parts, one behind the other: below is what one has. prepare writes the
+	 * first set's, set_tables the others', and the first's if it has a window: entries of pages that have left the
+	 * window of a row's first token are 0. */
+	uint32_t n_sets;
 	uint32_t page_tokens;
 	uint32_t vocab_size;
 	uint32_t embedding_bytes; /* of a token: hidden act */
