@@ -87,6 +87,7 @@ struct attention_args {
 	 * page_tokens, rank + rope] */
 	const void *kv;
 	struct kv_factors factors; /* of kv_dtype E4M3 */
+	const int32_t *block_table; /* of the layer's set of pages (struct step_inputs); NULL: the first set's */
 	void *out;         /* [Tp, n_heads * head_dim] act; latent: [Tp, n_heads * v] */
 	/* latent: [n_heads * (nope + v), rank], of each head W_UK's rows, then W_UV's; as long as
 	 * graphs */

@@ -4,21 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "attention/kv_cache.h"
-
-struct kv_cache {
-	struct device *device;
-	struct kv_config config;
-	void **layers;        /* [n_layers] reserved ranges */
-	size_t range_bytes;   /* of each */
-	size_t mapped_bytes;  /* from the front of each */
-	size_t granularity;   /* of mapping */
-	uint32_t n_pages;     /* that exist, the null page counted in */
-	uint32_t n_free;
-	uint32_t *references; /* [max_pages] */
-	uint32_t *free_pages; /* [max_pages] a stack; the page freed last is given first */
-	struct prefix_cache *prefix; /* or NULL */
-};
+#include "attention/kv_pages.h"
 
 /* Keys, and values if there are any. */
 static uint64_t kv_cache_halves(const struct kv_config *config)
@@ -135,6 +121,9 @@ static int kv_cache_config_check(const struct kv_config *config, uint32_t n_firs
 
 	if (!config->n_layers || !config->n_kv_heads || !config->head_dim || !config->page_tokens)
 		return -EINVAL;
+	if (config->n_sets > KV_SETS_MAX || config->n_full_sets > config->n_sets ||
+		(config->n_sets > config->n_full_sets && !config->window))
+		return -EINVAL;
 	if (config->max_pages > INT32_MAX || n_first >= config->max_pages)
 		return -EINVAL;
 	if (__builtin_mul_overflow(
@@ -186,6 +175,8 @@ int kv_cache_new(struct device *device, const struct kv_config *config, uint32_t
 		return -ENOMEM;
 	cache->device = device;
 	cache->config = *config;
+	if (!config->n_sets)
+		cache->config.n_sets = cache->config.n_full_sets = 1;
 	rc = kv_cache_fill(cache, n_first);
 	if (rc) {
 		kv_cache_free(cache);
@@ -263,20 +254,18 @@ uint32_t kv_references(const struct kv_cache *cache, uint32_t page)
 	return page < cache->n_pages ? cache->references[page] : 0;
 }
 
-/* A page in use: never the null page. */
-static void kv_cache_assert_used(const struct kv_cache *cache, uint32_t page)
+void kv_pages_assert_used(const struct kv_cache *cache, uint32_t page)
 {
 	assert(page > 0 && page < cache->n_pages);
 	assert(cache->references[page] > 0);
 }
 
-static bool kv_cache_registered(const struct kv_cache *cache, uint32_t page)
+bool kv_pages_registered(const struct kv_cache *cache, uint32_t page)
 {
 	return cache->prefix && prefix_cache_serial(cache->prefix, page) != 0;
 }
 
-/* A free page, else the one that has been unused for longest. */
-static uint32_t kv_cache_take_page(struct kv_cache *cache)
+uint32_t kv_pages_take(struct kv_cache *cache)
 {
 	uint32_t page;
 
@@ -284,7 +273,7 @@ static uint32_t kv_cache_take_page(struct kv_cache *cache)
 	page = cache->n_free ? cache->free_pages[--cache->n_free]
 			     : prefix_cache_evict(cache->prefix);
 	assert(page > 0 && page < cache->n_pages);
-	assert(cache->references[page] == 0 && !kv_cache_registered(cache, page));
+	assert(cache->references[page] == 0 && !kv_pages_registered(cache, page));
 	cache->references[page] = 1;
 	return page;
 }
@@ -300,10 +289,10 @@ void kv_release(struct kv_cache *cache, const uint32_t *pages, uint32_t n_pages)
 	for (uint32_t i = n_pages; i-- > 0;) {
 		uint32_t page = pages[i];
 
-		kv_cache_assert_used(cache, page);
+		kv_pages_assert_used(cache, page);
 		if (--cache->references[page] > 0)
 			continue;
-		if (kv_cache_registered(cache, page))
+		if (kv_pages_registered(cache, page))
 			prefix_cache_rest(cache->prefix, page);
 		else
 			kv_cache_free_page(cache, page);
@@ -318,241 +307,16 @@ void kv_check(const struct kv_cache *cache)
 		uint32_t page = cache->free_pages[i];
 
 		assert(page > 0 && page < cache->n_pages);
-		assert(!cache->references[page] && !kv_cache_registered(cache, page));
+		assert(!cache->references[page] && !kv_pages_registered(cache, page));
 	}
 	for (uint32_t page = 1; page < cache->n_pages; page++) {
 		n_idle += !cache->references[page];
-		if (kv_cache_registered(cache, page))
+		if (kv_pages_registered(cache, page))
 			assert(prefix_cache_unused(cache->prefix, page) == !cache->references[page]);
 	}
 	assert(!cache->references[0] && n_idle == kv_pages_free(cache));
 	if (cache->prefix)
 		prefix_cache_check(cache->prefix, cache->n_pages);
-}
-
-/* ---- tables ---- */
-
-int kv_table_init(struct kv_table *table, uint32_t capacity)
-{
-	uint32_t *pages = calloc(capacity ? capacity : 1, sizeof(*pages));
-	uint64_t *serials = calloc(capacity ? capacity : 1, sizeof(*serials));
-
-	if (!pages || !serials) {
-		free(serials);
-		free(pages);
-		return -ENOMEM;
-	}
-	*table = (struct kv_table){ .pages = pages, .serials = serials, .capacity = capacity };
-	return 0;
-}
-
-void kv_table_deinit(struct kv_table *table)
-{
-	if (!table)
-		return;
-	free(table->serials);
-	free(table->pages);
-	*table = (struct kv_table){ 0 };
-}
-
-void kv_clear(struct kv_cache *cache, struct kv_table *table)
-{
-	kv_release(cache, table->pages, table->n_pages);
-	table->n_pages = table->n_chained = 0;
-}
-
-static void kv_cache_assert_table(const struct kv_table *table)
-{
-	assert(table->n_pages <= table->capacity && table->n_chained <= table->n_pages);
-	assert(table->serials || !table->n_chained);
-}
-
-/* The chain ends before page n: the whole pages before a token, or before what is written. */
-static void kv_cache_cut_chain(struct kv_table *table, uint64_t n)
-{
-	if (table->n_chained > n)
-		table->n_chained = (uint32_t)n;
-}
-
-/* Logical pages that hold the first n_tokens. */
-static uint64_t kv_cache_pages_of(const struct kv_cache *cache, uint64_t n_tokens)
-{
-	return (n_tokens + cache->config.page_tokens - 1) / cache->config.page_tokens;
-}
-
-/* The logical pages that writing tokens [n_tokens, n_tokens + n_new) needs. */
-struct kv_demand {
-	uint64_t first, end; /* pages that will be written */
-	uint32_t n_copies;   /* of them: in the table and shared */
-	uint64_t n_pages;    /* copies and new ones */
-};
-
-static struct kv_demand kv_cache_demand(const struct kv_cache *cache, const struct kv_table *table,
-	uint32_t n_tokens, uint32_t n_new)
-{
-	struct kv_demand d = { .first = n_tokens / cache->config.page_tokens };
-
-	d.end = n_new ? kv_cache_pages_of(cache, (uint64_t)n_tokens + n_new) : d.first;
-	kv_cache_assert_table(table);
-	for (uint64_t i = d.first; i < d.end && i < table->n_pages; i++) {
-		kv_cache_assert_used(cache, table->pages[i]);
-		if (cache->references[table->pages[i]] > 1)
-			d.n_copies++;
-	}
-	d.n_pages = d.n_copies;
-	if (d.end > table->n_pages)
-		d.n_pages += d.end - table->n_pages;
-	return d;
-}
-
-uint32_t kv_pages_needed(const struct kv_cache *cache, const struct kv_table *table,
-	uint32_t n_tokens, uint32_t n_new)
-{
-	uint64_t n = kv_cache_demand(cache, table, n_tokens, n_new).n_pages;
-
-	return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
-}
-
-int kv_extend(struct kv_cache *cache, struct kv_table *table, uint32_t n_tokens, uint32_t n_new,
-	uint32_t (*copies)[2], uint32_t *ret_n_copies)
-{
-	struct kv_demand d = kv_cache_demand(cache, table, n_tokens, n_new);
-	uint32_t n_copies = 0, n_free = kv_pages_free(cache);
-
-	if (n_tokens > (uint64_t)table->n_pages * cache->config.page_tokens)
-		return -EINVAL;
-	if (d.n_pages > n_free || d.end > table->capacity)
-		return -ENOSPC;
-	for (uint64_t i = d.first; i < d.end && i < table->n_pages; i++) {
-		uint32_t page = table->pages[i];
-
-		if (cache->references[page] > 1) {
-			copies[n_copies][0] = page;
-			copies[n_copies][1] = table->pages[i] = kv_cache_take_page(cache);
-			n_copies++;
-		} else if (kv_cache_registered(cache, page)) {
-			prefix_cache_remove(cache->prefix, page);
-		}
-	}
-	while (table->n_pages < d.end)
-		table->pages[table->n_pages++] = kv_cache_take_page(cache);
-	if (n_new)
-		kv_cache_cut_chain(table, d.first);
-	assert(n_copies == d.n_copies && n_free - kv_pages_free(cache) == d.n_pages);
-	kv_cache_assert_table(table);
-	*ret_n_copies = n_copies;
-	return 0;
-}
-
-int kv_fork(struct kv_cache *cache, const struct kv_table *parent, uint32_t n_tokens,
-	struct kv_table *child)
-{
-	uint64_t n_pages = kv_cache_pages_of(cache, n_tokens);
-
-	kv_cache_assert_table(parent);
-	kv_cache_assert_table(child);
-	if (n_pages > parent->n_pages || child->n_pages != 0)
-		return -EINVAL;
-	if (n_pages > child->capacity)
-		return -ENOSPC;
-	for (uint32_t i = 0; i < n_pages; i++) {
-		kv_cache_assert_used(cache, parent->pages[i]);
-		assert(cache->references[parent->pages[i]] < UINT32_MAX);
-		child->pages[i] = parent->pages[i];
-		cache->references[parent->pages[i]]++;
-	}
-	child->n_pages = (uint32_t)n_pages;
-	if (child->serials && parent->n_chained) {
-		child->n_chained = parent->n_chained;
-		kv_cache_cut_chain(child, n_tokens / cache->config.page_tokens);
-		memcpy(child->serials, parent->serials, child->n_chained * sizeof(*child->serials));
-	}
-	return 0;
-}
-
-uint32_t kv_truncate(
-	struct kv_cache *cache, struct kv_table *table, uint32_t n_tokens, uint32_t *dropped)
-{
-	uint64_t keep = kv_cache_pages_of(cache, n_tokens);
-	uint32_t n_dropped = 0;
-
-	for (uint64_t i = keep; i < table->n_pages; i++)
-		dropped[n_dropped++] = table->pages[i];
-	table->n_pages -= n_dropped;
-	assert(table->n_pages <= keep);
-	kv_cache_cut_chain(table, n_tokens / cache->config.page_tokens);
-	kv_cache_assert_table(table);
-	return n_dropped;
-}
-
-/* ---- the prefix cache ---- */
-
-/* The key of page n of a chain, whose serials before n are in the table. */
-static struct prefix_key kv_cache_key(const struct kv_cache *cache, const struct kv_table *table,
-	uint64_t salt, const int32_t *ids, uint32_t n)
-{
-	return prefix_cache_key(cache->prefix, n ? table->serials[n - 1] : 0, salt,
-		ids + (size_t)n * cache->config.page_tokens);
-}
-
-uint32_t kv_prefix_take(struct kv_cache *cache, struct kv_table *table, uint64_t salt,
-	const int32_t *ids, uint32_t n_ids)
-{
-	uint32_t n_whole = n_ids / cache->config.page_tokens, n;
-
-	kv_cache_assert_table(table);
-	assert(!table->n_pages);
-	if (!cache->prefix)
-		return 0;
-	assert(table->serials);
-	for (n = 0; n < n_whole && n < table->capacity; n++) {
-		struct prefix_key key = kv_cache_key(cache, table, salt, ids, n);
-		uint32_t page = prefix_cache_find(cache->prefix, &key);
-
-		if (!page)
-			break;
-		assert(page < cache->n_pages && cache->references[page] < UINT32_MAX);
-		prefix_cache_hit(cache->prefix, page);
-		cache->references[page]++;
-		table->pages[n] = page;
-		table->serials[n] = prefix_cache_serial(cache->prefix, page);
-	}
-	table->n_pages = table->n_chained = n;
-	return n;
-}
-
-/* The serial of a page that is registered, or equal to a registered one, from now on. */
-static uint64_t kv_cache_register(
-	struct kv_cache *cache, uint32_t page, const struct prefix_key *key)
-{
-	uint32_t equal;
-
-	kv_cache_assert_used(cache, page);
-	if (kv_cache_registered(cache, page)) {
-		assert(prefix_cache_holds(cache->prefix, page, key->ids));
-		return prefix_cache_serial(cache->prefix, page);
-	}
-	equal = prefix_cache_find(cache->prefix, key);
-	return equal ? prefix_cache_serial(cache->prefix, equal)
-		     : prefix_cache_add(cache->prefix, page, key);
-}
-
-void kv_prefix_add(struct kv_cache *cache, struct kv_table *table, uint64_t salt,
-	const int32_t *ids, uint32_t n_tokens)
-{
-	uint32_t n_whole = n_tokens / cache->config.page_tokens;
-
-	kv_cache_assert_table(table);
-	assert(n_whole <= table->n_pages);
-	if (!cache->prefix)
-		return;
-	assert(table->serials);
-	for (uint32_t n = table->n_chained; n < n_whole; n++) {
-		struct prefix_key key = kv_cache_key(cache, table, salt, ids, n);
-
-		table->serials[n] = kv_cache_register(cache, table->pages[n], &key);
-		table->n_chained = n + 1;
-	}
 }
 
 uint32_t kv_prefix_drop(struct kv_cache *cache, uint32_t most)

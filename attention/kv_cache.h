@@ -5,7 +5,8 @@
 /*
  * The paged KV cache: host accounting of pages that exist on the device.
  *
- * A page holds page_tokens tokens of K and V (or of K alone) of all layers. Page 0 is the null
+ * A page holds page_tokens tokens of K and V (or of K alone) of all layers, or of one set of them (kv_sets.h): then a
+ * sequence has pages of each set, and those of sets with a window that have left it are given back. Page 0 is the null
  * page: it is never given out, and padding points to it. Pages have reference counts; a fork shares
  * its parent's pages, and the first sequence that writes into a shared page gets a copy of its own
  * (copy-on-write).
@@ -19,7 +20,9 @@
  * takes the page and computes nothing. A registered page without users is unused: it counts as
  * free, and keeps its contents until no other page is free and no other was unused for longer. A
  * registered page is never written: its only user takes it out of the index first, one of several
- * users gets a copy.
+ * users gets a copy. The pages of a set have keys of their own, whose parents are the first set's pages: a prefix is
+ * found if the pages without a window are registered from its beginning on, and those with one as far back as its
+ * next token sees.
  *
  * Threads: the engine's alone. Nothing here waits for the device: callers release a page only when
  * every launched step that names it has completed.
@@ -34,17 +37,30 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "attention/kv_sets.h"
 #include "attention/prefix_cache.h"
 #include "kernels/device.h"
 
 struct kv_config {
-	uint32_t n_layers, n_kv_heads, head_dim, page_tokens;
+	uint32_t n_layers, n_kv_heads, head_dim, page_tokens; /* layers of a page */
 	uint32_t max_pages; /* of the reservation, the null page counted in */
 	enum dtype dtype;
 	bool keys_only; /* rows of one kind: [max_pages, page_tokens, n_kv_heads, head_dim] */
 	bool prefix_cache;
 	prefix_hash *prefix_hash; /* NULL: a good one */
+	/* kv_sets.h; n_sets 0: one. near_tokens: a sequence that is to be extended by more gets only the pages of so
+	 * many of its next tokens in sets with a window; 0: of all. */
+	uint32_t n_sets, n_full_sets, window, near_tokens;
 };
+
+/* Divide the layers of a cache for n_layers. */
+static inline void kv_config_divide(struct kv_config *config, const struct kv_sets *sets)
+{
+	config->n_layers = sets->n_layers;
+	config->n_sets = sets->n;
+	config->n_full_sets = sets->n_full;
+	config->window = sets->window;
+}
 
 struct kv_cache;
 
@@ -71,13 +87,28 @@ uint32_t kv_pages_free(const struct kv_cache *cache); /* unused ones counted in 
 
 /* A sequence's pages in logical order. */
 struct kv_table {
-	uint32_t *pages; /* owned; capacity of max_seq_pages given at init */
+	uint32_t *pages; /* [n_sets, capacity] owned; capacity of max_seq_pages given at init */
 	uint32_t n_pages;
 	uint32_t capacity;
+	uint32_t first, end; /* the pages that sets with a window have; without such sets 0 */
+	bool keeps; /* they give none back, and get all at once: its keys cannot be computed again */
 	uint32_t n_chained; /* leading pages that are registered, or equal to registered ones */
 	uint64_t *serials;  /* owned, [capacity]: theirs. NULL if the table never has such pages */
 };
 int kv_table_init(struct kv_table *table, uint32_t capacity);
+static inline uint32_t *kv_table_pages(const struct kv_table *table, uint32_t set)
+{
+	return table->pages + (size_t)set * table->capacity;
+}
+/* Which of its pages a set has. */
+struct kv_range {
+	uint32_t first, end;
+};
+struct kv_range kv_table_range(const struct kv_cache *cache, const struct kv_table *table, uint32_t set);
+/* How many pages of all sets it names. */
+uint32_t kv_table_held(const struct kv_cache *cache, const struct kv_table *table);
+/* Does it have all that a token at n_tokens sees? */
+bool kv_table_serves(const struct kv_cache *cache, const struct kv_table *table, uint32_t n_tokens);
 /* Releases no pages: call kv_release first. */
 void kv_table_deinit(struct kv_table *table);
 /* Release all pages; the table is empty then. */
@@ -87,8 +118,12 @@ void kv_clear(struct kv_cache *cache, struct kv_table *table);
  * among those to be written. */
 uint32_t kv_pages_needed(const struct kv_cache *cache, const struct kv_table *table,
 	uint32_t n_tokens, uint32_t n_new);
+/* The most pages that a sequence of n_tokens has at a time, of all sets. */
+uint32_t kv_pages_in_all(const struct kv_config *config, uint64_t n_tokens, bool keeps);
+/* The longest sequence, of at most `most` tokens, that n_pages suffice for. */
+uint32_t kv_tokens_within(const struct kv_config *config, uint32_t n_pages, uint32_t most);
 /* Take them. Writes (src, dst) pairs to copies[]: the device must copy these pages before it writes
- * to them. One for each shared page among those to be written: at most one where a sequence grows
+ * to them. One for each shared page among those to be written: at most one a set where a sequence grows
  * at its end, more where it rewrites its tokens; kv_pages_needed pairs always suffice. A
  * source keeps its reference until the caller calls kv_release on it, after the copying step has
  * completed. A registered page that is to be written and has no other user leaves the index.
@@ -96,12 +131,16 @@ uint32_t kv_pages_needed(const struct kv_cache *cache, const struct kv_table *ta
  * nothing. No allocation. */
 int kv_extend(struct kv_cache *cache, struct kv_table *table, uint32_t n_tokens, uint32_t n_new,
 	uint32_t (*copies)[2], uint32_t *ret_n_copies);
+/* Give back pages of sets with a window that no token from n_tokens - KV_WINDOW_SLACK on sees; no launched step may
+ * have rows of earlier ones. Returns how many. */
+uint32_t kv_leave_window(struct kv_cache *cache, struct kv_table *table, uint32_t n_tokens);
 /* The child shares all pages that hold the first n_tokens, and the chain of the whole ones. -ENOSPC
- * if its capacity is too small, -EINVAL if it is not empty or the parent does not hold n_tokens;
+ * if its capacity is too small, -EINVAL if it is not empty or the parent does not hold n_tokens, or not what the next
+ * token sees;
  * nothing changed then. */
 int kv_fork(struct kv_cache *cache, const struct kv_table *parent, uint32_t n_tokens,
 	struct kv_table *child);
-/* Cut a table to the pages that n_tokens need; the dropped pages go to dropped[] (capacity n_pages)
+/* Cut a table to the pages that n_tokens need; the dropped pages go to dropped[] (capacity n_pages, of each set)
  * and keep their reference until kv_release. */
 uint32_t kv_truncate(struct kv_cache *cache, struct kv_table *table, uint32_t n_tokens,
 	uint32_t *dropped);
@@ -116,7 +155,7 @@ void kv_check(const struct kv_cache *cache);
 /*
  * The prefix cache. Without one, kv_prefix_take and kv_prefix_add do nothing. ids[] are a sequence's
  * tokens from its first one on. The salt separates sequences that may not share, or whose keys
- * differ for equal ids; a table has one, as long as it is not empty. Nothing allocates.
+ * differ for equal ids, and is below 2^56; a table has one, as long as it is not empty. Nothing allocates.
  */
 
 /* Take the longest chain of registered pages for whole pages of ids[0, n_ids) into an empty table,

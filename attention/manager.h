@@ -94,6 +94,12 @@ struct attention_metadata {
 /* `size` bytes, zeroed behind the common part. -ENOMEM. */
 int attention_metadata_new(
 	struct attention_manager *manager, size_t size, struct attention_metadata **ret);
+static inline const int32_t *attention_block_table(
+	const struct attention_manager *manager, const struct attention_args *args)
+{
+	return args->block_table ? args->block_table : manager->inputs.block_table;
+}
+
 /* For backends whose metadata owns nothing. */
 void attention_metadata_free(struct attention_metadata *metadata);
 /* Begin a build: forget the batch before, check this one and keep its padded counts. `level` and

@@ -114,7 +114,7 @@ static int naive_queue_row(const struct attention_manager *manager, struct strea
 		.fp8 = attention_fp8(c),
 		.factors = args->factors,
 		.out = (float *)args->out + first * width,
-		.block_table = manager->inputs.block_table + (size_t)index * c->max_pages,
+		.block_table = attention_block_table(manager, args) + (size_t)index * c->max_pages,
 		.latent = c->latent,
 		.kv_b = c->latent.rank ? *args->kv_b : (struct weight){ 0 },
 		.q_stride = args->q_stride,
