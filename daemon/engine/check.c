@@ -135,7 +135,7 @@ static void check_sequences(const struct engine_session *session)
 		check_sequence(s);
 		n_open += s->open;
 		n_busy += s->state != SEQUENCE_IDLE;
-		n_pages += s->table.n_pages;
+		n_pages += s->table.n_pages ? kv_table_held(s->runner->kv, &s->table) : 0;
 	}
 	assert(n_open == session->n_open && n_open == atomic_load(&session->port->n_sequences));
 	assert(n_busy == session->n_busy && n_pages == atomic_load(&session->port->n_pages));
@@ -214,7 +214,7 @@ static void check_idle(const struct runner *runner)
 
 	DL_FOREACH2 (runner->slots.idle, s, idle_next) {
 		assert(s->state == SEQUENCE_IDLE && s->open && !s->fixed && s->runner == runner);
-		n_pages += s->table.n_pages;
+		n_pages += s->table.n_pages ? kv_table_held(s->runner->kv, &s->table) : 0;
 		n++;
 	}
 	assert(n == runner->slots.n_idle && n_pages == runner->slots.n_idle_pages);
@@ -251,6 +251,17 @@ static void check_slots(const struct runner *runner, uint32_t *uses)
 	assert(slots->n_copies <= n);
 }
 
+/* Count the pages of its table. */
+static void check_count_table(const struct sequence *s, uint32_t *uses)
+{
+	for (uint32_t set = 0; set < s->runner->options.sets.n; set++) {
+		const struct kv_range range = kv_table_range(s->runner->kv, &s->table, set);
+
+		for (uint32_t i = range.first; i < range.end; i++)
+			uses[kv_table_pages(&s->table, set)[i]]++;
+	}
+}
+
 /* Each page has as many references as sequences, queued copies and launched copies name it; the others
  * are free, or unused in the prefix cache. */
 static void check_pages(const struct engine *engine, const struct runner *runner, uint32_t *uses)
@@ -266,8 +277,8 @@ static void check_pages(const struct engine *engine, const struct runner *runner
 		for (uint32_t j = 0; j < engine_session_n_sequences(session); j++) {
 			const struct sequence *s = &session->sequences[j];
 
-			for (uint32_t k = 0; s->runner == runner && k < s->table.n_pages; k++)
-				uses[s->table.pages[k]]++;
+			if (s->runner == runner)
+				check_count_table(s, uses);
 		}
 	}
 	for (uint32_t i = 0; i < runner->slots.n_copies; i++)
@@ -315,8 +326,8 @@ static void check_pinned(const struct engine *engine, const struct runner *runne
 		for (uint32_t j = 0; j < engine_session_n_sequences(session); j++) {
 			const struct sequence *s = &session->sequences[j];
 
-			for (uint32_t k = 0; s->runner == runner && s->pinned && k < s->table.n_pages; k++)
-				uses[s->table.pages[k]]++;
+			if (s->runner == runner && s->pinned)
+				check_count_table(s, uses);
 		}
 		user->n_promised += check_promised(session, runner);
 	}

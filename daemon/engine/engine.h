@@ -16,6 +16,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "attention/kv_sets.h"
 #include "attention/layers.h"
 #include "daemon/engine/histogram.h"
 #include "daemon/graph/mode.h"
@@ -39,6 +40,7 @@ struct engine_model_options {
 	struct mode_resolution mode; /* daemon/graph/mode.h */
 	struct mimeo_mask mask;        /* of requests that bring none; a prefix of UINT32_MAX: all there is */
 	uint32_t max_seq_len;        /* tokens a sequence may have */
+	struct kv_sets sets;         /* of layers that have pages of their own; n 0: one; one with a draft model */
 	uint32_t kv_pages;           /* pages to map, without the null page; 0: from kv_bytes */
 	uint64_t kv_bytes;
 	bool kv_exact; /* fewer pages are an error, not a warning */
@@ -151,7 +153,7 @@ struct engine_needs {
 /* Memory of a model besides weights and KV cache, under the limits of the options, with a draft model (or
  * NULL) and n_drafts draft tokens. Allocates nothing. -EOVERFLOW. */
 int engine_measure(const struct engine_options *options, const struct model_config *config,
-	const struct model_config *draft, uint32_t n_drafts, uint32_t max_seq_len,
+	const struct kv_sets *sets, const struct model_config *draft, uint32_t n_drafts, uint32_t max_seq_len,
 	enum dtype activation, struct engine_needs *ret);
 
 /* Frees the options' models and clears them; the draft first: it uses its target's embedding and head. Only

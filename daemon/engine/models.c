@@ -92,6 +92,7 @@ void engine_set_limits(struct engine *engine)
 
 		limits.max_seq_len = models_larger(limits.max_seq_len, runner->options.max_seq_len);
 		limits.max_pages = models_larger(limits.max_pages, runner->max_pages);
+		limits.max_sets = models_larger(limits.max_sets, runner->options.sets.n);
 		limits.adjust_bytes = models_larger(
 			limits.adjust_bytes, adjust_payload_most(runner->model->config.vocab_size));
 	}

@@ -193,6 +193,20 @@ static void query_cancel(struct accounting *accounting, struct engine_query *que
 
 /* ---- pages ---- */
 
+/* The pages of the table that are in the prefix cache. */
+static uint32_t query_chained(const struct runner *runner, const struct kv_table *table)
+{
+	uint32_t n = 0;
+
+	for (uint32_t set = 0; set < runner->options.sets.n; set++) {
+		const struct kv_range range = kv_table_range(runner->kv, table, set);
+		const uint32_t end = range.end < table->n_chained ? range.end : table->n_chained;
+
+		n += end > range.first ? end - range.first : 0;
+	}
+	return n;
+}
+
 /* Pages of the session's sequences of that model. */
 static void query_count_session(
 	struct engine_session *session, const struct runner *runner, struct engine_pages_facts *ret)
@@ -212,9 +226,9 @@ static void query_count_session(
 		if (s->runner != runner || !s->table.n_pages)
 			continue;
 		ret->n_sequences++;
-		ret->n_pages += s->table.n_pages;
-		ret->n_registered += s->table.n_chained;
-		ret->n_pinned += s->pinned ? s->table.n_pages : 0;
+		ret->n_pages += kv_table_held(runner->kv, &s->table);
+		ret->n_registered += query_chained(runner, &s->table);
+		ret->n_pinned += s->pinned ? kv_table_held(runner->kv, &s->table) : 0;
 	}
 }
 

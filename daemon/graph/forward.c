@@ -271,6 +271,7 @@ static struct model_pass forward_pass(
 		.attention = c->attention,
 		.metadata = forward->metadata,
 		.kv_layers = c->kv_layers,
+		.sets = c->sets && c->sets->n > 1 ? c->sets->set : NULL,
 		.page_tokens = c->page_tokens,
 		.n_pages = kv_cache_config(c->kv)->max_pages,
 		.last_only = c->inputs->last_only,

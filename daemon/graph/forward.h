@@ -44,6 +44,7 @@ struct forward_context {
 	uint64_t pool_bytes;
 	struct kv_cache *kv;
 	void **kv_layers; /* [n_layers] */
+	const struct kv_sets *sets; /* of the layers; NULL: one */
 	uint32_t page_tokens;
 };
 

@@ -65,6 +65,11 @@ static void inputs_carve_adjustment(struct inputs *inputs, struct arena *arena)
 	TAKE(arena, (size_t)l->max_rows * (1 + l->max_drafts) * LOGPROBS_WIDTH, p->row_logprobs);
 }
 
+static size_t inputs_n_sets(const struct inputs_limits *l)
+{
+	return l->n_sets ? l->n_sets : 1;
+}
+
 static void inputs_carve_device(struct inputs *inputs, struct arena *arena)
 {
 	const struct inputs_limits *l = &inputs->limits;
@@ -73,16 +78,16 @@ static void inputs_carve_device(struct inputs *inputs, struct arena *arena)
 	TAKE(arena, l->max_tokens, p->input_ids);
 	TAKE(arena, l->max_tokens, p->embedding_from);
 	TAKE(arena, l->max_tokens, p->positions);
-	TAKE(arena, l->max_tokens, p->slot_mapping);
+	TAKE(arena, inputs_n_sets(l) * l->max_tokens, p->slot_mapping);
 	TAKE(arena, l->max_rows + 1, p->query_start);
 	TAKE(arena, l->max_rows, p->seq_lens);
-	TAKE(arena, (size_t)l->max_rows * l->max_pages, p->block_table);
+	TAKE(arena, inputs_n_sets(l) * l->max_rows * l->max_pages, p->block_table);
 	TAKE(arena, l->max_rows, p->row_slot);
 	TAKE(arena, l->max_rows, p->row_flags);
 	TAKE(arena, (size_t)l->max_rows * (1 + l->max_drafts), p->logit_index);
 	TAKE(arena, l->max_slots, p->slot_last_token);
 	TAKE(arena, l->max_slots, p->slot_sampling);
-	TAKE(arena, (size_t)l->max_slots * l->max_pages, p->slot_block_table);
+	TAKE(arena, inputs_n_sets(l) * l->max_slots * l->max_pages, p->slot_block_table);
 	if (l->masks) {
 		TAKE(arena, l->max_slots, p->slot_mask);
 		TAKE(arena, l->max_tokens, p->mask_words);
@@ -116,7 +121,9 @@ static void inputs_carve_slot(struct inputs *inputs, struct inputs_slot *slot, s
 		TAKE(arena, l->max_tokens, slot->words);
 	TAKE(arena, l->max_rows, slot->inits);
 	TAKE(arena, l->max_step_pages, slot->pages);
-	TAKE(arena, l->max_rows, slot->copies);
+	TAKE(arena, inputs_n_sets(l) * l->max_rows, slot->copies);
+	if (l->window)
+		TAKE(arena, inputs_n_sets(l) * l->max_rows, slot->changes);
 	inputs_carve_updates(inputs, slot, arena);
 	TAKE(arena, (size_t)l->max_rows * (1 + l->max_drafts), slot->sampled);
 	TAKE(arena, (size_t)l->max_rows * (1 + l->max_drafts) * LOGPROBS_WIDTH, slot->logprobs);
@@ -149,6 +156,7 @@ static void inputs_set_limits(struct inputs *inputs, enum dtype activation)
 	p->max_slots = l->max_slots;
 	p->max_pages = l->max_pages;
 	p->page_tokens = l->page_tokens;
+	p->n_sets = (uint32_t)inputs_n_sets(l);
 	p->vocab_size = l->vocab_size;
 	p->max_drafts = l->max_drafts;
 	p->embedding_bytes = l->hidden_size * (uint32_t)dtype_bytes(activation);
@@ -226,7 +234,7 @@ struct inputs_slot *inputs_begin(struct inputs *inputs, uint64_t step)
 		.inits = slot->inits,
 		.pages = slot->pages,
 	};
-	slot->n_pages = slot->n_copies = slot->n_results = slot->n_scores = slot->n_positions = 0;
+	slot->n_pages = slot->n_copies = slot->n_changes = slot->n_results = slot->n_scores = slot->n_positions = 0;
 	slot->n_updates = slot->n_biases = slot->n_allowed = slot->n_counted = 0;
 	slot->verifies = slot->adjusts = slot->has_logprobs = false;
 	return slot;
@@ -266,6 +274,20 @@ uint32_t inputs_add_pages(struct inputs_slot *slot, const uint32_t *pages, uint3
 	memcpy(slot->pages + offset, pages, n_pages * sizeof(pages[0]));
 	slot->n_pages += n_pages;
 	return offset;
+}
+
+void inputs_add_change(struct inputs_slot *slot, int32_t persistent_slot, uint32_t set, uint32_t first,
+	const uint32_t *pages, uint32_t n_pages)
+{
+	assert(slot->changes && slot->n_changes < slot->limits->max_rows * slot->limits->n_sets);
+	assert(persistent_slot >= 0 && set && set < slot->limits->n_sets);
+	slot->changes[slot->n_changes++] = (struct set_change){
+		.slot = persistent_slot,
+		.set = set,
+		.first = first,
+		.n_pages = n_pages,
+		.page_offset = inputs_add_pages(slot, pages, n_pages),
+	};
 }
 
 bool inputs_can_init(const struct inputs *inputs, const struct inputs_slot *slot, uint32_t n_pages)
@@ -358,10 +380,26 @@ static bool inputs_last_only(const struct inputs_slot *slot, const struct descri
 	return slot->step && !slot->verifies;
 }
 
+static int inputs_set_tables(
+	struct inputs *inputs, const struct inputs_slot *slot, struct stream *stream, uint32_t n_pages)
+{
+	return inputs->device->kernels->set_tables(stream, &(struct op_set_tables){
+		.inputs = inputs->persistent,
+		.changes = slot->changes,
+		.pages = slot->pages,
+		.n_changes = slot->n_changes,
+		.n_rows = slot->record->padded_rows,
+		.n_pages = n_pages,
+		.n_full_sets = inputs->limits.n_full_sets,
+		.window = inputs->limits.window,
+	});
+}
+
 int inputs_prepare(struct inputs *inputs, struct inputs_slot *slot, struct stream *stream,
 	const struct descriptor *descriptor, uint32_t padded_rows, uint32_t n_pages)
 {
 	struct op_prepare args = {.inputs = inputs->persistent, .n_pages = n_pages};
+	int rc;
 
 	assert(padded_rows <= inputs->limits.max_rows);
 	assert(descriptor->tokens <= inputs->limits.max_tokens);
@@ -376,5 +414,6 @@ int inputs_prepare(struct inputs *inputs, struct inputs_slot *slot, struct strea
 	slot->record->padded_tokens = descriptor->tokens;
 	args.record = slot->record;
 	args.began = slot->began;
-	return inputs->device->kernels->prepare(stream, &args);
+	rc = inputs->device->kernels->prepare(stream, &args);
+	return rc || !inputs->limits.window ? rc : inputs_set_tables(inputs, slot, stream, n_pages);
 }

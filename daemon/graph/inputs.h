@@ -28,6 +28,8 @@ struct inputs_limits {
 	uint32_t max_results;    /* rows a step whose logits or hidden state leave the device */
 	uint32_t max_scores;     /* given tokens a step whose log-probabilities do */
 	bool masks;              /* the attention reads masks */
+	/* attention/kv_sets.h; n_sets 0: one, without a window */
+	uint32_t n_sets, n_full_sets, window;
 	/* K, draft tokens a step; 0: no speculation. With K, max_pages has to fit K tokens more than a
 	 * sequence may have (kernels/step.h, struct step_inputs). */
 	uint32_t max_drafts;
@@ -41,8 +43,9 @@ struct inputs_slot {
 	uint64_t *words;          /* [max_tokens] of masks; NULL without limits.masks */
 	struct slot_init *inits;  /* [max_rows] */
 	uint32_t *pages;          /* [max_step_pages] */
-	uint32_t (*copies)[2];    /* [max_rows] page pairs, src, dst */
-	uint32_t n_pages, n_copies, n_results;
+	uint32_t (*copies)[2];    /* [max_rows, n_sets] page pairs, src, dst */
+	struct set_change *changes; /* [max_rows, n_sets]; NULL without limits.window */
+	uint32_t n_pages, n_copies, n_changes, n_results;
 	bool verifies;            /* one of its rows verifies draft tokens */
 	bool adjusts;             /* one of its rows has logits adjusted, or log-probabilities */
 	bool has_logprobs;        /* one has log-probabilities */
@@ -125,6 +128,9 @@ int32_t *inputs_add_row(struct inputs_slot *slot, const struct step_row *row);
 bool inputs_can_add_pages(const struct inputs_slot *slot, uint32_t n_pages);
 /* Copy entries for a row of the step; returns the row's page_offset. */
 uint32_t inputs_add_pages(struct inputs_slot *slot, const uint32_t *pages, uint32_t n_pages);
+/* Change entries [first, first + n_pages) of a slot's block table of a set other than the first. */
+void inputs_add_change(struct inputs_slot *slot, int32_t persistent_slot, uint32_t set, uint32_t first,
+	const uint32_t *pages, uint32_t n_pages);
 /* Where the mask words of the row that is appended next go, one a token; limits.masks. */
 uint64_t *inputs_next_words(const struct inputs_slot *slot);
 /* Is there capacity for a slot's initialisation with n_pages pages? */

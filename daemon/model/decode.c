@@ -24,7 +24,7 @@ static bool decode_serves_model(const struct model *model, uint32_t max_tokens)
 
 static bool decode_serves_pass(const struct model_pass *args)
 {
-	return args->attention == &attention_paged && !args->attend && !args->features &&
+	return args->attention == &attention_paged && !args->sets && !args->attend && !args->features &&
 	       !args->inputs->max_drafts && args->n_tokens == args->n_rows;
 }
 

@@ -24,7 +24,7 @@ void llama_attend(struct pass *p, uint32_t layer)
 	PASS_OP(p, rope_and_cache,
 		.qkv = p->b->qkv,
 		.positions = p->args->inputs->positions,
-		.slot_mapping = p->args->inputs->slot_mapping,
+		.slot_mapping = pass_slot_mapping(p, layer),
 		.cos_sin = llama_rope_table(p->model, layer),
 		.max_positions = p->model->max_positions,
 		.q_norm = l->q_norm,

@@ -74,3 +74,9 @@ struct kv_config model_kv(
 		.keys_only = config->latent.rank != 0,
 	};
 }
+
+void model_kv_sets(const struct model_config *config, uint32_t max_seq_len, uint32_t page_tokens, bool has_draft,
+	struct kv_sets *ret)
+{
+	kv_sets_divide(has_draft ? NULL : config->windows, config->n_layers, max_seq_len, page_tokens, ret);
+}

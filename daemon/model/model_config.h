@@ -144,6 +144,10 @@ struct attention_config model_attention(
 	const struct model_config *config, const struct device_info *info);
 struct kv_config model_kv(
 	const struct model_config *config, const struct device_info *info, uint32_t page_tokens);
+/* The layers that have pages of their own, for sequences of max_seq_len tokens; with a draft model, whose keys lie in
+ * the pages of all layers, one set. */
+void model_kv_sets(const struct model_config *config, uint32_t max_seq_len, uint32_t page_tokens, bool has_draft,
+	struct kv_sets *ret);
 
 /* The layers whose inputs are an EAGLE-3 draft model's features, in the order in which fc reads them,
  * for a target of 3 layers or more; with less than seven some are the same. */

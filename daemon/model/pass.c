@@ -148,6 +148,20 @@ void pass_norm_gemm(struct pass *p, const struct weight *norm, const uint32_t *o
 	pass_gemm(p, p->b->normed, w, bias, y);
 }
 
+const int32_t *pass_slot_mapping(const struct pass *p, uint32_t layer)
+{
+	const struct step_inputs *in = p->args->inputs;
+
+	return in->slot_mapping + (p->args->sets ? p->args->sets[layer] * (size_t)in->max_tokens : 0);
+}
+
+static const int32_t *pass_block_table(const struct pass *p, uint32_t layer)
+{
+	const struct step_inputs *in = p->args->inputs;
+
+	return in->block_table + (p->args->sets ? p->args->sets[layer] * (size_t)in->max_rows * in->max_pages : 0);
+}
+
 void pass_attend(struct pass *p, uint32_t layer, uint32_t q_stride)
 {
 	const struct model_pass *a = p->args;
@@ -157,6 +171,7 @@ void pass_attend(struct pass *p, uint32_t layer, uint32_t q_stride)
 		.q_stride = q_stride,
 		.kv = a->kv_layers[layer],
 		.factors = p->model->layers[layer].kv_factors,
+		.block_table = pass_block_table(p, layer),
 		.out = p->b->attention,
 		.kv_b = &p->model->layers[layer].kv_b,
 	};

@@ -44,6 +44,8 @@ void pass_norm_gemm(struct pass *p, const struct weight *norm, const uint32_t *o
 	const struct weight *bias, void *y);
 /* residual += norm(x), of the model's eps */
 void pass_add_norm(struct pass *p, const void *x, const struct weight *weight);
+/* Where the layer's keys and values are written. */
+const int32_t *pass_slot_mapping(const struct pass *p, uint32_t layer);
 /* Attention for q in `qkv`, with rows q_stride apart, into `attention`. */
 void pass_attend(struct pass *p, uint32_t layer, uint32_t q_stride);
 /* The input of the product behind a layer's attention. In the last layer, if args->n_last says so, it and the residual

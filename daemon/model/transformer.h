@@ -52,6 +52,7 @@ struct model_pass {
 	const struct attention_backend *attention;
 	struct attention_metadata *metadata; /* built for this batch */
 	void *const *kv_layers;              /* [n_layers] */
+	const uint8_t *sets; /* [n_layers] whose pages a layer has (struct step_inputs); NULL: the first set's */
 	uint32_t page_tokens;
 	uint32_t n_pages; /* of the cache's reservation */
 	/* NULL, or a replacement of attention->run, layer by layer. */

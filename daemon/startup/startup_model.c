@@ -122,14 +122,14 @@ int startup_model_measure(struct startup_model *model, const struct device_info 
 	const struct model_config *draft = model->has_draft ? &model->draft : NULL;
 	struct engine_needs needs, without;
 
-	int rc = engine_measure(engine, &model->config, draft, startup_model_drafts(model),
+	int rc = engine_measure(engine, &model->config, &model->sets, draft, startup_model_drafts(model),
 		model->max_seq_len, info->activation_dtype, &needs);
 	if (rc < 0)
 		return startup_refuse(error, rc,
 			"model %s: the size of its inputs overflows: lower --max-seq-len or "
 			"--max-requests",
 			model->options->name);
-	rc = engine_measure(engine, &model->config, NULL, 0, model->max_seq_len,
+	rc = engine_measure(engine, &model->config, &model->sets, NULL, 0, model->max_seq_len,
 		info->activation_dtype, &without);
 	assert(rc == 0); /* needs no more than with the draft model */
 	model->memory->draft_logits_bytes = needs.draft_logits_bytes;
@@ -172,14 +172,21 @@ int startup_model_examine(struct startup_model *model, const struct config *conf
 	if (rc < 0)
 		return startup_refuse(error, rc, "model %s: %s", options->name, model_error.text);
 
-	const struct kv_config kv = model_kv(&model->config, info, config->page_tokens);
+	struct kv_config kv = model_kv(&model->config, info, config->page_tokens);
+	model_kv_sets(&model->config, model->max_seq_len, config->page_tokens, startup_model_drafts(model) > 0,
+		&model->sets);
+	kv_config_divide(&kv, &model->sets);
 	model->memory->page_bytes = kv_page_bytes(&kv);
 	return 0;
 }
 
-void startup_model_limit(struct startup_model *model, uint32_t page_tokens)
+void startup_model_limit(struct startup_model *model, const struct config *config)
 {
-	uint64_t most = (uint64_t)model->memory->kv_pages * page_tokens;
+	struct kv_config kv = {.page_tokens = config->page_tokens, .near_tokens = config->max_batch_tokens};
+	uint32_t most;
+
+	kv_config_divide(&kv, &model->sets);
+	most = kv_tokens_within(&kv, model->memory->kv_pages, model->max_seq_len);
 
 	assert(model->max_seq_len > 0 && most > 0);
 	if (most >= model->max_seq_len)
@@ -187,9 +194,9 @@ void startup_model_limit(struct startup_model *model, uint32_t page_tokens)
 	log_warn("model %s: its KV cache of %u page%s holds sequences of at most %u tokens, not %u: give "
 		 "--kv-pages %u or more for those, or --max-seq-len %u",
 		model->options->name, model->memory->kv_pages,
-		model->memory->kv_pages == 1 ? "" : "s", (uint32_t)most, model->max_seq_len,
-		(model->max_seq_len + page_tokens - 1) / page_tokens, (uint32_t)most);
-	model->max_seq_len = (uint32_t)most;
+		model->memory->kv_pages == 1 ? "" : "s", most, model->max_seq_len,
+		kv_pages_in_all(&kv, model->max_seq_len, false), most);
+	model->max_seq_len = most;
 }
 
 /* ---- weights ---- */
@@ -221,6 +228,14 @@ static void startup_model_log_rope(const char *name, const struct model *model)
 		log_info("model %s: longrope with %s: sequences of %u tokens, original_max_position_embeddings %.0f",
 			name, model_rope_is_long(c, model->max_positions) ? "long_factor" : "short_factor",
 			model->max_positions, c->rope.original_max_position_embeddings);
+}
+
+static void startup_model_log_sets(const char *name, const struct kv_sets *sets)
+{
+	if (sets->window)
+		log_info("model %s: its layers have KV pages in sets of at most %u: %u without a window, %u that give "
+			 "pages back which have left the last %u tokens",
+			name, sets->n_layers, sets->n_full, sets->n - sets->n_full, sets->window);
 }
 
 static void startup_model_log_unused(const char *name, const struct model_unused *unused)
@@ -290,6 +305,7 @@ int startup_model_load(const struct startup_model *model, struct device *device,
 
 	startup_model_log_kv(name, "", loaded);
 	startup_model_log_rope(name, loaded);
+	startup_model_log_sets(name, &model->sets);
 	if (!loaded->has_head)
 		log_info("model %s: its files have no head: requests get hidden states (embeddings) alone", name);
 	if (model->config.head_fp8 && !loaded->head_rounded)
@@ -306,6 +322,7 @@ int startup_model_load(const struct startup_model *model, struct device *device,
 		.mode = model->mode,
 		.mask = startup_model_mask(&model->options->mask),
 		.max_seq_len = model->max_seq_len,
+		.sets = model->sets,
 		.kv_pages = model->memory->kv_pages,
 		.kv_exact = model->options->kv_pages > 0,
 		.kv_bytes = model->memory->kv_bytes,

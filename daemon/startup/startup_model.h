@@ -8,6 +8,7 @@
  * engine will allocate), LIMITED to the sequences that its pages hold, LOADED.
  */
 
+#include "attention/kv_sets.h"
 #include "attention/layers.h"
 #include "daemon/startup/budget.h"
 #include "daemon/config/config.h"
@@ -22,6 +23,7 @@ struct startup_model {
 	struct attention_layers attention;
 	struct mode_resolution mode;
 	uint32_t max_seq_len;
+	struct kv_sets sets; /* of its layers, for that length before it is cut to the cache's */
 	struct model_config draft; /* if options->draft names one */
 	bool has_draft;
 	const struct attention_backend *draft_attention;
@@ -38,7 +40,7 @@ int startup_model_examine(struct startup_model *model, const struct config *conf
 int startup_model_measure(struct startup_model *model, const struct device_info *info,
 	const struct engine_options *engine, struct startup_error *error);
 /* A sequence cannot be longer than the tokens of all pages: lower max_seq_len. */
-void startup_model_limit(struct startup_model *model, uint32_t page_tokens);
+void startup_model_limit(struct startup_model *model, const struct config *config);
 /* Read the weights and report progress. The model in *ret is the caller's. */
 int startup_model_load(const struct startup_model *model, struct device *device,
 	struct engine_model_options *ret, struct startup_error *error);

@@ -104,7 +104,7 @@ static void load_draft(struct rig *rig, struct engine_model_options *m, const st
 	m->n_drafts = o->n_drafts;
 	m->draft_attention = o->paged ? o->paged : attention_find("paged");
 	if (m->draft->config.latent.rank)
-		m->draft_attention = m->attention;
+		m->draft_attention = m->attention.groups[0].backend;
 	m->draft_support = o->draft_support ? *o->draft_support : ATTENTION_UNIFORM_BATCH;
 }
 
@@ -117,10 +117,15 @@ static void load_model(struct rig *rig, const char *folder, struct engine_option
 
 	assert_int_equal(model_config_load(folder, &config, &error), 0);
 	config.kv_fp8 = o->kv_fp8;
+	for (uint32_t i = 0; o->window && i < config.n_layers; i++)
+		config.windows[i] = o->full_every && i % o->full_every == 0 ? 0 : o->window;
+	if (config.max_seq_len < o->max_seq_len)
+		config.max_seq_len = o->max_seq_len;
 	snprintf(m->name, sizeof(m->name), "tinycalc-%u", index);
 	m->max_seq_len = or_default(o->max_seq_len, 512);
 	m->kv_pages = or_default(o->kv_pages, 512);
 	m->mask = o->mask;
+	model_kv_sets(&config, m->max_seq_len, 16, o->n_drafts > 0 || o->one_set, &m->sets);
 	choose_attention(rig, m, &config, options->max_requests, options->max_batch_tokens);
 	if (model_load(rig->device, folder, &config, m->max_seq_len, NULL, NULL, &m->model, &error))
 		fail_msg("%s", error.text);

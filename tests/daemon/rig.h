@@ -27,6 +27,9 @@ struct rig_options {
 	const char *attention_behind; /* of all layers but the first; NULL: that */
 	const char *model;     /* folder; NULL: tinycalc */
 	uint32_t kv_pages;     /* 0: 512 */
+	uint32_t window;       /* of all layers; 0: the model's */
+	uint32_t full_every;   /* each so manieth layer from the first on has none; 0: all have one */
+	bool one_set;          /* layers with a window keep all pages, as the others do */
 	uint32_t max_requests, max_batch_tokens; /* 0: 16, 64 */
 	uint32_t n_capture_sizes;
 	const uint32_t *capture_sizes;

@@ -92,7 +92,7 @@ static void test_distributions_have_each_request_and_each_token_once(void **stat
 	uint64_t n;
 
 	open_engine(&(struct rig_options){.max_requests = 8});
-	of = dry.rig.engine->runners[0].distributions;
+	of = dry.rig.engine->runners.all[0]->distributions;
 	rig_submit(&client, request_of(0, 8, 200, 0));
 	dry_now_ns += 70 * MS;
 	while (!dry.rig.engine->stats.n_failed)

@@ -50,6 +50,7 @@ static const uint32_t weights[HUNGRY] = {1, 1, 2, 4};
 
 struct load {
 	uint32_t pages;
+	uint32_t window; /* of layers 1 and 3 of the five, which have pages of their own; 0: none */
 	uint32_t fixers; /* users 0 ... fixers - 1 fix sequences: the pages that others keep are those of any request */
 };
 
@@ -501,7 +502,8 @@ static void begin(const struct load *of)
 	n_steps = n_submitted = n_windows = most_pinned = most_weight = 0;
 	worst_share = 0;
 	dry_open(&dry, &(struct rig_options){.max_requests = SLOTS, .max_batch_tokens = BATCH, .kv_pages = load->pages,
-		.max_seq_len = LENGTH, .prefix_sharing = ENGINE_PREFIX_USER, .attention = "flex"});
+		.max_seq_len = LENGTH, .prefix_sharing = ENGINE_PREFIX_USER, .attention = "flex",
+		.window = load->window, .full_every = 2});
 	dry.on_row = on_row;
 	dry.check_every = CHECK_TURNS;
 	for (uint32_t i = 0; i < HUNGRY; i++)
@@ -564,11 +566,18 @@ static void test_scheduler_keeps_its_promises_with_pages_that_cannot_be_evicted(
 	dry_close(&dry);
 }
 
+static void test_scheduler_keeps_its_promises_with_layers_that_give_pages_back(void **state)
+{
+	run(&(struct load){.pages = 90, .window = 40}, number_of("MIMEO_SIMULATION", REQUESTS));
+	dry_close(&dry);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_scheduler_keeps_its_promises_with_few_pages),
 		cmocka_unit_test(test_scheduler_keeps_its_promises_with_pages_that_cannot_be_evicted),
+		cmocka_unit_test(test_scheduler_keeps_its_promises_with_layers_that_give_pages_back),
 	};
 
 	return cmocka_run_group_tests_name("engine simulation", tests, NULL, NULL);

@@ -18,7 +18,7 @@ static int lane_init_inflight(struct lane *lane, struct inflight *inflight)
 	int rc;
 
 	inflight->rows = calloc(n, sizeof(*inflight->rows));
-	inflight->sources = calloc(n, sizeof(*inflight->sources));
+	inflight->sources = calloc((size_t)n * KV_SETS_MAX, sizeof(*inflight->sources));
 	if (!inflight->rows || !inflight->sources)
 		return -ENOMEM;
 	rc = ops->event_new(lane->device, &inflight->end);

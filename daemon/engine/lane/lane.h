@@ -32,6 +32,7 @@ struct inflight_row {
 	bool decodes;   /* else it computes tokens of a prompt */
 	bool last;      /* completes the sequence's target */
 	bool verify;    /* its draft tokens are verified: it yields 1 ... 1 + n_drafts tokens, or none */
+	uint32_t end;   /* of its tokens in the sequence; where it verifies, the least */
 	int32_t result; /* index into the inputs slot's logits and hidden, or -1 */
 	struct positions positions;
 };
@@ -43,7 +44,7 @@ struct inflight {
 	uint64_t step; /* the runner's number of it */
 	uint32_t n_rows;
 	struct inflight_row *rows; /* [max_requests] */
-	uint32_t *sources;         /* [max_requests] copied pages to release */
+	uint32_t *sources;         /* [max_requests, KV_SETS_MAX] copied pages to release */
 	uint32_t n_sources;
 	bool notify;               /* a host function wakes the engine behind it */
 	struct event *end;         /* recorded behind it if `notify` */

@@ -276,6 +276,14 @@ static void results_take_rows(struct lane *lane, struct inflight *inflight, bool
 	inflight->read = true;
 }
 
+/* Pages that have left the window: no step from now on has a row of the sequence before this one's end.
+ * Sequences that were preempted or have ended still have their pages, and are released after this. */
+static void results_leave_windows(const struct inflight *inflight)
+{
+	for (uint32_t i = 0; i < inflight->n_rows && inflight->runner->options.sets.window; i++)
+		sequence_leave_window(inflight->rows[i].sequence, inflight->rows[i].end);
+}
+
 /* The oldest step leaves the lane. */
 static void results_retire(struct lane *lane, struct inflight *inflight)
 {
@@ -291,6 +299,7 @@ static void results_retire(struct lane *lane, struct inflight *inflight)
 	assert(accounting->completed + lane->n_inflight == accounting->launched);
 	results_count_lane(lane, inflight);
 	idle_hold(lane, inflight);
+	results_leave_windows(inflight);
 	results_take_rows(lane, inflight, true);
 	kv_release(runner->kv, inflight->sources, inflight->n_sources);
 	accounting->admit |= inflight->n_sources > 0;

@@ -85,21 +85,73 @@ void row_place_words(
 	row->flags |= tree ? ROW_TREE : 0;
 }
 
-void row_add_init(struct inputs_slot *slot, struct sequence *s)
+/* The entries of a set's block table that the slot does not have. */
+static struct kv_range row_unshown(const struct sequence *s, uint32_t set)
+{
+	struct kv_range range = kv_table_range(s->runner->kv, &s->table, set);
+	const uint32_t shown = !s->slot_ready ? 0
+		: set < s->runner->options.sets.n_full ? s->n_shown : s->n_shown_near;
+
+	if (range.first < shown)
+		range.first = shown;
+	assert(range.first <= range.end);
+	return range;
+}
+
+uint32_t row_n_unshown(const struct sequence *s)
+{
+	uint32_t n = 0;
+
+	for (uint32_t set = 0; set < s->runner->options.sets.n; set++) {
+		const struct kv_range range = row_unshown(s, set);
+
+		/* An init has the first set's table from its beginning on. */
+		n += set || s->slot_ready ? range.end - range.first : range.end;
+	}
+	return n;
+}
+
+/* Of sets other than the first. */
+static void row_add_changes(struct inputs_slot *slot, const struct sequence *s)
+{
+	for (uint32_t set = 1; set < s->runner->options.sets.n; set++) {
+		const struct kv_range range = row_unshown(s, set);
+
+		if (range.first < range.end)
+			inputs_add_change(slot, s->slot, set, range.first,
+				kv_table_pages(&s->table, set) + range.first, range.end - range.first);
+	}
+}
+
+static void row_add_init(struct inputs_slot *slot, struct sequence *s)
 {
 	const struct slot_mask mask = row_mask_of(s);
 
-	inputs_add_init(slot, s->slot, &s->request->sampling, s->table.pages, s->table.n_pages);
+	inputs_add_init(slot, s->slot, &s->request->sampling, s->table.pages, row_unshown(s, 0).end);
 	inputs_set_mask(slot, &mask);
 	speculation_begin(s);
 	inputs_set_drafts(slot, s->n_drafts);
 }
 
-/* The entries of the block table that changed since the slot's last row. */
-void row_add_pages(struct inputs_slot *slot, const struct sequence *s, struct step_row *row)
+/* The entries of the first set's block table that changed since the slot's last row. */
+static void row_add_pages(struct inputs_slot *slot, const struct sequence *s, struct step_row *row)
 {
-	row->page_first = s->n_shown;
-	row->n_pages = s->table.n_pages - s->n_shown;
+	const struct kv_range range = row_unshown(s, 0);
+
+	row->page_first = range.first;
+	row->n_pages = range.end - range.first;
 	if (row->n_pages)
-		row->page_offset = inputs_add_pages(slot, s->table.pages + s->n_shown, row->n_pages);
+		row->page_offset = inputs_add_pages(slot, s->table.pages + range.first, row->n_pages);
+}
+
+void row_show_pages(struct inputs_slot *slot, struct sequence *s, struct step_row *row)
+{
+	if (s->slot_ready)
+		row_add_pages(slot, s, row);
+	else
+		row_add_init(slot, s);
+	row_add_changes(slot, s);
+	s->slot_ready = true;
+	s->n_shown = s->table.n_pages;
+	s->n_shown_near = s->table.end;
 }

@@ -10,8 +10,10 @@
 
 void row_place_embeddings(const struct runner *runner, const struct sequence *s, struct step_row *row);
 void row_place_words(struct sequence *s, const struct inputs_slot *slot, struct step_row *row);
-void row_add_init(struct inputs_slot *slot, struct sequence *s);
-void row_add_pages(struct inputs_slot *slot, const struct sequence *s, struct step_row *row);
+/* The slot's initialisation, or what changed in its block tables. */
+void row_show_pages(struct inputs_slot *slot, struct sequence *s, struct step_row *row);
+/* Entries of block tables that this takes. */
+uint32_t row_n_unshown(const struct sequence *s);
 /* Where the tokens end that are computed again under the model's mask, not the request's; 0: there are none. */
 uint32_t row_history_end(const struct sequence *s);
 

@@ -7,9 +7,10 @@
  * not fit, and goes ahead of the decodes in the next step, one a step, never in two steps in a row. Verifications
  * have several tokens each and may fill a step: one of them then yields to prompts in the next.
  *
- * A prompt has its pages from admission on; a decode takes those of its next tokens here. Where none are
- * free, idle sequences are evicted and younger requests preempted (reclaim.h); a decode whose pages are
- * still on their way back is left out of the step.
+ * A prompt has its pages from admission on, but those of a generate request in sets with a window (kv_sets.h) only for
+ * its next step; the others, and those of a decode's next tokens, are taken here. Where none are free, idle sequences
+ * are evicted and younger requests preempted (reclaim.h); a row whose pages are still on their way back is left out of
+ * the step.
  *
  * Hot path: no allocation, no lock, no system call.
  */
@@ -88,11 +89,9 @@ static bool schedule_leaves_results(const struct sequence *s)
 static bool schedule_can_add_pages(const struct batch *b, const struct sequence *s)
 {
 	const struct inputs_slot *slot = b->inflight->slot;
+	const uint32_t n = row_n_unshown(s);
 
-	if (!s->slot_ready)
-		return inputs_can_init(&b->runner->inputs, slot, s->table.n_pages);
-	assert(s->n_shown <= s->table.n_pages);
-	return inputs_can_add_pages(slot, s->table.n_pages - s->n_shown);
+	return s->slot_ready ? inputs_can_add_pages(slot, n) : inputs_can_init(&b->runner->inputs, slot, n);
 }
 
 /* Count the row as computed; one that verifies yields one token at least. */
@@ -152,12 +151,7 @@ static void schedule_write_row(struct batch *b, struct sequence *s, const struct
 	};
 	int32_t *ids;
 
-	if (!s->slot_ready)
-		row_add_init(slot, s);
-	else
-		row_add_pages(slot, s, &step_row);
-	s->slot_ready = true;
-	s->n_shown = s->table.n_pages;
+	row_show_pages(slot, s, &step_row);
 	if (s->request->mask_words)
 		row_place_words(s, slot, &step_row);
 	if (s->request->embeddings.at)
@@ -220,6 +214,7 @@ static bool schedule_add_row(struct batch *b, struct sequence *s, uint32_t n_tok
 			s->request->n_rows_unlaunched,
 		.verify = verify,
 		.decodes = decode,
+		.end = s->n_computed + n_tokens,
 		.result = -1,
 	};
 
@@ -299,15 +294,28 @@ static uint32_t schedule_decode_end(const struct batch *b, const struct sequence
 	return end < limit ? (uint32_t)end : limit;
 }
 
+/* The end of the tokens for which the sequence's next row needs pages; a step's row has had them since it was admitted,
+ * but for those of a prompt in sets with a window, which come step by step. */
+static uint32_t schedule_row_end(const struct batch *b, const struct sequence *s)
+{
+	const uint32_t n = schedule_remaining(s);
+
+	if (schedule_is_decode(s))
+		return s->request->op == RING_OP_GENERATE ? schedule_decode_end(b, s) : s->n_computed;
+	if (!b->runner->options.sets.window || !schedule_is_prefill(s))
+		return s->n_computed;
+	return s->n_computed + (n < b->max_tokens ? n : b->max_tokens);
+}
+
 static bool schedule_take_pages(struct batch *b, struct sequence *s)
 {
 	struct runner *runner = b->runner;
-	const uint32_t end = schedule_decode_end(b, s);
+	const uint32_t end = schedule_row_end(b, s);
 	const uint32_t needed = kv_pages_needed(runner->kv, &s->table, s->n_computed, end - s->n_computed);
 
 	if (!needed)
 		return true;
-	if (runner->slots.n_copies == runner->limits->max_requests)
+	if (runner->slots.n_copies + runner->options.sets.n > runner->slots.max_copies)
 		return false;
 	if (needed > kv_pages_free(runner->kv) && !reclaim_pages_for_decode(runner, needed, s))
 		return false;
@@ -315,7 +323,7 @@ static bool schedule_take_pages(struct batch *b, struct sequence *s)
 }
 
 /* Before any row is added: a request that is preempted here must not have one in this step. */
-static void schedule_page_decodes(struct batch *b)
+static void schedule_page_rows(struct batch *b)
 {
 	struct slots *slots = &b->runner->slots;
 
@@ -323,8 +331,6 @@ static void schedule_page_decodes(struct batch *b)
 		struct sequence *s = slots->running[i];
 		const uint32_t n_running = slots->n_running;
 
-		if (!schedule_is_decode(s) || s->request->op != RING_OP_GENERATE)
-			continue;
 		s->starved = !schedule_take_pages(b, s);
 		/* A preemption moves later entries to the front: examine them. */
 		if (slots->n_running < n_running)
@@ -365,7 +371,7 @@ static void schedule_add_whole(struct batch *b)
 	for (uint32_t i = 0; i < b->runner->slots.n_running; i++) {
 		struct sequence *s = schedule_at_turn(b, i);
 
-		if (!schedule_whole_end(s) || s->n_computed != sequence_request_start(s))
+		if (!schedule_whole_end(s) || s->n_computed != sequence_request_start(s) || s->starved)
 			continue;
 		schedule_add_row(b, s, sequence_prefix(s), false);
 		return;
@@ -391,7 +397,7 @@ static struct sequence *schedule_next_prefill(const struct batch *b)
 	for (uint32_t i = 0; i < slots->n_running; i++) {
 		struct sequence *s = slots->running[i];
 
-		if (!schedule_is_prefill(s) || schedule_is_in(b, s) || s->looked == b->inflight->step)
+		if (!schedule_is_prefill(s) || s->starved || schedule_is_in(b, s) || s->looked == b->inflight->step)
 			continue;
 		if (!ret || schedule_is_before(b, s, ret))
 			ret = s;
@@ -484,7 +490,8 @@ static void schedule_end_stuck(struct runner *runner)
 	}
 	if (!youngest)
 		return;
-	detail = DETAIL(RING_DETAIL_PAGES, (int64_t)youngest->table.n_pages + 1, kv_pages_total(runner->kv));
+	detail = DETAIL(RING_DETAIL_PAGES, (int64_t)kv_table_held(runner->kv, &youngest->table) + 1,
+		kv_pages_total(runner->kv));
 	finish_request(youngest->request, MIMEO_E_NO_MEMORY, MIMEO_FINISH_ERROR, &detail);
 }
 
@@ -530,7 +537,7 @@ bool schedule_rows(struct lane *lane, struct inflight *inflight, struct batch_sh
 		return false;
 	schedule_preempt_often(lane, runner);
 	b.verifies = schedule_has_drafts(runner);
-	schedule_page_decodes(&b);
+	schedule_page_rows(&b);
 	if (!runner->slots.n_running)
 		return false;
 	schedule_add_updates(&b);

@@ -57,7 +57,7 @@ static int step_copies(struct lane *lane, struct inflight *inflight)
 	struct op_copy_pages copy = {.pairs = inflight->slot->copies[0], .n_pairs = n};
 	int rc;
 
-	assert(n <= lane->options->max_requests);
+	assert(n <= slots->max_copies);
 	memcpy(inflight->slot->copies, slots->copies, n * sizeof(slots->copies[0]));
 	for (uint32_t i = 0; i < n; i++)
 		inflight->sources[i] = slots->copies[i][0];
@@ -66,8 +66,8 @@ static int step_copies(struct lane *lane, struct inflight *inflight)
 	if (!n)
 		return 0;
 	copy.page_bytes = kv_layer_page_bytes(kv_cache_config(runner->kv));
-	for (uint32_t layer = 0; layer < runner->model->config.n_layers; layer++) {
-		copy.kv = runner->context.kv_layers[layer];
+	for (uint32_t place = 0; place < kv_cache_config(runner->kv)->n_layers; place++) {
+		copy.kv = kv_layer(runner->kv, place);
 		rc = kernels->copy_pages(lane->stream, &copy);
 		if (rc)
 			return rc;

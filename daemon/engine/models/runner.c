@@ -178,6 +178,8 @@ static void runner_fill_warm_up(struct runner *runner, struct inputs_slot *slot,
 	for (uint32_t i = 0; i < n_pages; i++)
 		runner->dropped[i] = i + 1;
 	inputs_add_init(slot, 0, &sampling, runner->dropped, n_pages);
+	for (uint32_t set = 1; set < runner->options.sets.n; set++)
+		inputs_add_change(slot, 0, set, 0, runner->dropped, n_pages);
 	row.n_tokens = n_tokens;
 	memset(inputs_add_row(slot, &row), 0, n_tokens * sizeof(int32_t));
 	for (uint32_t i = 1; i < o->max_requests; i++)

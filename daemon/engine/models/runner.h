@@ -56,8 +56,8 @@ struct slots {
 	uint32_t no_victim_class;
 	uint64_t follow_last_step; /* when the first request that waits for another's tokens has waited for long enough;
 	                              0: none does */
-	uint32_t (*copies)[2]; /* [max_requests] pages to copy ahead of the next step */
-	uint32_t n_copies;
+	uint32_t (*copies)[2]; /* [max_copies] pages to copy ahead of the next step: of each request one a set */
+	uint32_t n_copies, max_copies;
 };
 
 /* engine.h, struct engine_speculation */
@@ -86,10 +86,10 @@ struct runner {
 	struct graph_set graphs;
 	struct speculator speculator; /* of a model with a draft model */
 	struct kv_cache *draft_kv;    /* the draft model's memory; the pages are `kv`'s */
-	uint32_t max_pages;           /* of a sequence */
+	uint32_t max_pages;           /* of a sequence, of each set */
 	enum dtype activation_dtype;
 	uint32_t *query_lens, *seq_lens; /* [max_requests] of the batch being built */
-	uint32_t *dropped;               /* [max_pages] scratch */
+	uint32_t *dropped;               /* [sets, max_pages] scratch */
 	struct slots slots;
 	uint64_t launched, completed; /* step numbers, from 1 */
 	_Atomic uint32_t pages_free, pages_cached;

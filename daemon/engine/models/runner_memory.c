@@ -5,6 +5,7 @@
  */
 #include "daemon/engine/models/runner.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,8 +41,9 @@ int runner_fail(struct model_error *error, const struct runner *runner, const ch
 }
 
 static struct inputs_limits runner_limits_of(const struct engine_options *o,
-	const struct model_config *c, uint32_t max_seq_len, uint32_t n_drafts, bool masks)
+	const struct model_config *c, const struct kv_sets *sets, uint32_t max_seq_len, uint32_t n_drafts, bool masks)
 {
+	const uint32_t n_sets = runner_larger(sets->n, 1);
 	uint32_t max_pages = runner_ceil_div(max_seq_len + n_drafts, o->page_tokens);
 	uint64_t results = RESULT_BYTES_MAX / ((uint64_t)c->vocab_size * sizeof(float));
 	uint64_t init_pages = (uint64_t)max_pages * 4;
@@ -61,10 +63,13 @@ static struct inputs_limits runner_limits_of(const struct engine_options *o,
 		.page_tokens = o->page_tokens,
 		.vocab_size = c->vocab_size,
 		.hidden_size = c->hidden_size,
-		.max_step_pages = (uint32_t)(init_pages + row_pages * o->max_requests),
+		.max_step_pages = (uint32_t)((init_pages + row_pages * o->max_requests) * n_sets),
 		.max_results = (uint32_t)results,
 		.max_scores = o->max_batch_tokens,
 		.masks = masks,
+		.n_sets = n_sets,
+		.n_full_sets = sets->n_full,
+		.window = sets->window,
 		.max_drafts = n_drafts,
 	};
 }
@@ -92,12 +97,12 @@ static void runner_carve_pool(void *userdata, struct arena *arena)
 }
 
 int engine_measure(const struct engine_options *options, const struct model_config *config,
-	const struct model_config *draft, uint32_t n_drafts, uint32_t max_seq_len,
+	const struct kv_sets *sets, const struct model_config *draft, uint32_t n_drafts, uint32_t max_seq_len,
 	enum dtype activation, struct engine_needs *ret)
 {
 	/* Those of masks are small, and counted whether the model has any or not. */
 	const struct inputs_limits limits =
-		runner_limits_of(options, config, max_seq_len, n_drafts, true);
+		runner_limits_of(options, config, sets, max_seq_len, n_drafts, true);
 	struct engine_needs needs;
 	struct model_buffers buffers, draft_buffers;
 	struct pool_carving carving = {options, config, draft, n_drafts, activation, &buffers,
@@ -118,14 +123,15 @@ int engine_measure(const struct engine_options *options, const struct model_conf
 
 static int runner_alloc_host(struct runner *runner)
 {
-	uint32_t n = runner->limits->max_requests;
+	const uint32_t n = runner->limits->max_requests, n_sets = runner->options.sets.n;
 
 	runner->query_lens = calloc(n, sizeof(*runner->query_lens));
 	runner->seq_lens = calloc(n, sizeof(*runner->seq_lens));
 	runner->slots.free = calloc(n, sizeof(*runner->slots.free));
 	runner->slots.running = calloc(n, sizeof(struct sequence *));
-	runner->slots.copies = calloc(n, sizeof(*runner->slots.copies));
-	runner->dropped = calloc(runner->max_pages, sizeof(*runner->dropped));
+	runner->slots.max_copies = n * n_sets;
+	runner->slots.copies = calloc(runner->slots.max_copies, sizeof(*runner->slots.copies));
+	runner->dropped = calloc((size_t)runner->max_pages * n_sets, sizeof(*runner->dropped));
 	runner->context.kv_layers = calloc(runner->model->config.n_layers, sizeof(void *));
 	if (!runner->query_lens || !runner->seq_lens || !runner->slots.free || !runner->slots.running ||
 		!runner->slots.copies || !runner->dropped || !runner->context.kv_layers)
@@ -173,11 +179,16 @@ static int runner_alloc_kv(struct runner *runner, const struct device_info *info
 {
 	const struct model_config *c = &runner->model->config;
 	struct kv_config config = model_kv(c, info, runner->limits->page_tokens), draft;
-	uint64_t page_bytes = kv_page_bytes(&config), ceiling;
+	const struct kv_sets *sets = &runner->options.sets;
+	uint64_t page_bytes, ceiling;
 	struct pinned *pinned = &runner->slots.pinned;
 	int rc;
 
+	kv_config_divide(&config, sets);
+	config.near_tokens = runner->limits->max_batch_tokens;
+	page_bytes = kv_page_bytes(&config);
 	if (runner->options.draft) {
+		assert(!sets->window); /* its keys lie in the pages of all layers */
 		draft = model_kv(&runner->options.draft->config, info,
 			runner->limits->page_tokens);
 		page_bytes += kv_page_bytes(&draft);
@@ -203,8 +214,9 @@ static int runner_alloc_kv(struct runner *runner, const struct device_info *info
 	if (!runner->slots.marks || !pinned->n_tables || !pinned->holders)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < c->n_layers; i++)
-		runner->context.kv_layers[i] = kv_layer(runner->kv, i);
+		runner->context.kv_layers[i] = kv_layer(runner->kv, sets->place[i]);
 	runner->context.kv = runner->kv;
+	runner->context.sets = sets;
 	if (!runner->options.draft)
 		return 0;
 	/* A range of the same page ids; the target's cache counts them. */
@@ -216,15 +228,19 @@ static int runner_alloc_kv(struct runner *runner, const struct device_info *info
 int runner_allocate(struct runner *runner, const struct device_info *info,
 	struct model_buffers *ret_draft, struct model_error *error)
 {
-	const struct engine_model_options *o = &runner->options;
+	struct engine_model_options *o = &runner->options;
 	struct inputs_limits limits;
 	int rc;
+
+	if (!o->sets.n)
+		kv_sets_divide(NULL, runner->model->config.n_layers, o->max_seq_len, runner->limits->page_tokens,
+			&o->sets);
 
 	runner->max_pages = runner_ceil_div(o->max_seq_len, runner->limits->page_tokens);
 	rc = runner_alloc_host(runner);
 	if (rc)
 		return runner_fail(error, runner, "host memory", rc);
-	limits = runner_limits_of(runner->limits, &runner->model->config, o->max_seq_len,
+	limits = runner_limits_of(runner->limits, &runner->model->config, &o->sets, o->max_seq_len,
 		o->n_drafts, o->attention.reads_masks);
 	rc = inputs_init(&runner->inputs, runner->device, &limits);
 	if (rc)

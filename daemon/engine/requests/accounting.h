@@ -15,7 +15,8 @@ struct trace;
 
 /* What a new session is made for; the loop thread's. */
 struct accounting_limits {
-	uint32_t max_seq_len, max_pages; /* of a sequence, over all models */
+	uint32_t max_seq_len, max_pages; /* of a sequence, over all models ... */
+	uint32_t max_sets;               /* ... and the sets of layers that have so many pages each */
 	uint32_t adjust_bytes;           /* of a request's payload at most: adjust.h */
 	uint32_t models_end;             /* the models have ids below this one */
 };

@@ -8,7 +8,7 @@
 
 static uint64_t charge_pages_of(const struct runner *runner, uint64_t n_tokens)
 {
-	return (n_tokens - 1) / runner->limits->page_tokens + 1;
+	return ((n_tokens - 1) / runner->limits->page_tokens + 1) * runner->options.sets.n;
 }
 
 static void charge_begin(struct runner *runner)
@@ -19,7 +19,7 @@ static void charge_begin(struct runner *runner)
 /* Pages for n_total tokens of the sequence. */
 static uint64_t charge_asked(const struct sequence *sequence, uint32_t n_total)
 {
-	sequence->session->cost += sequence->table.n_pages / CHARGE_PAGES;
+	sequence->session->cost += kv_table_held(sequence->runner->kv, &sequence->table) / CHARGE_PAGES;
 	return pinned_asked(sequence, n_total);
 }
 
@@ -42,7 +42,7 @@ static uint64_t charge_limit(struct request *request, uint64_t n_own, uint64_t a
 	const struct runner *runner = request->runner;
 	const uint64_t left = pinned_left(request), n_first = charge_pages_of(runner, n_own + 1);
 	const uint64_t n_pages = n_first + (left > asked ? left - asked : 0);
-	const uint64_t most = n_pages * runner->limits->page_tokens - n_own;
+	const uint64_t most = n_pages / runner->options.sets.n * runner->limits->page_tokens - n_own;
 
 	if (request->max_tokens > most)
 		request->max_tokens = (uint32_t)most;

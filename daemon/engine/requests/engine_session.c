@@ -14,8 +14,10 @@
 #include "kernels/arena.h"
 
 static void engine_session_carve(struct engine_session *session, struct arena *arena,
-	uint32_t max_rows, uint32_t max_pages)
+	uint32_t max_rows)
 {
+	const uint32_t max_pages = session->limits.max_pages;
+	const size_t max_table = (size_t)max_pages * session->limits.max_sets;
 	uint32_t n = engine_session_n_sequences(session);
 	int32_t *tokens;
 	uint32_t *pages;
@@ -26,7 +28,7 @@ static void engine_session_carve(struct engine_session *session, struct arena *a
 	session->requests = arena_take(arena, session->n_requests, sizeof(*session->requests));
 	rows = arena_take(arena, (size_t)session->n_requests * max_rows, sizeof(*rows));
 	serials = arena_take(arena, (size_t)n * max_pages, sizeof(*serials));
-	pages = arena_take(arena, (size_t)n * max_pages, sizeof(*pages));
+	pages = arena_take(arena, n * max_table, sizeof(*pages));
 	tokens = arena_take(arena, (size_t)n * session->limits.max_seq_len, sizeof(*tokens));
 	session->payloads.memory = arena_take(arena, session->payloads.bytes / sizeof(*tokens), sizeof(*tokens));
 	session->entries = arena_take(arena, session->n_requests, sizeof(*session->entries));
@@ -40,7 +42,7 @@ static void engine_session_carve(struct engine_session *session, struct arena *a
 		s->slot = -1;
 		s->tokens = tokens + (size_t)i * session->limits.max_seq_len;
 		s->table = (struct kv_table){
-			.pages = pages + (size_t)i * max_pages,
+			.pages = pages + i * max_table,
 			.serials = serials + (size_t)i * max_pages,
 			.capacity = max_pages,
 		};
@@ -64,7 +66,7 @@ static void engine_session_measure(struct engine_session *session, const struct 
 	session->payloads.bytes = payload_pool_bytes(
 		session->n_requests, max_rows, session->limits.max_seq_len, session->limits.adjust_bytes, arena_bytes);
 	*ret = (struct arena){0};
-	engine_session_carve(session, ret, max_rows, session->limits.max_pages);
+	engine_session_carve(session, ret, max_rows);
 }
 
 uint64_t engine_session_bytes(
@@ -101,7 +103,7 @@ int engine_session_new(struct accounting *accounting, struct engine_port *port, 
 		return -ENOMEM;
 	}
 	arena = (struct arena){.base = session->memory, .size = counting.used};
-	engine_session_carve(session, &arena, max_rows, session->limits.max_pages);
+	engine_session_carve(session, &arena, max_rows);
 	assert(arena.used == counting.used && !arena.failed);
 	*ret = session;
 	return 0;

@@ -51,16 +51,40 @@ static void pinned_drop_page(struct pinned *pinned, uint32_t page)
 		pinned_charge(pinned, pinned->holders[page], -1, 0);
 }
 
-void pinned_add(struct sequence *sequence, uint32_t first)
+void pinned_add_behind(struct sequence *sequence, const struct kv_table *before)
 {
-	for (uint32_t i = first; i < sequence->table.n_pages; i++)
-		pinned_add_page(sequence, sequence->table.pages[i]);
+	const struct runner *runner = sequence->runner;
+
+	for (uint32_t set = 0; set < runner->options.sets.n; set++) {
+		const struct kv_range range = kv_table_range(runner->kv, &sequence->table, set);
+		const struct kv_range had = kv_table_range(runner->kv, before, set);
+		const uint32_t *pages = kv_table_pages(&sequence->table, set);
+
+		for (uint32_t i = range.first > had.end ? range.first : had.end; i < range.end; i++)
+			pinned_add_page(sequence, pages[i]);
+	}
+}
+
+void pinned_add(struct sequence *sequence)
+{
+	pinned_add_behind(sequence, &(struct kv_table){0});
 }
 
 void pinned_drop(struct sequence *sequence, const uint32_t *pages, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++)
 		pinned_drop_page(&sequence->runner->slots.pinned, pages[i]);
+}
+
+void pinned_drop_all(struct sequence *sequence)
+{
+	const struct runner *runner = sequence->runner;
+
+	for (uint32_t set = 0; set < runner->options.sets.n; set++) {
+		const struct kv_range range = kv_table_range(runner->kv, &sequence->table, set);
+
+		pinned_drop(sequence, kv_table_pages(&sequence->table, set) + range.first, range.end - range.first);
+	}
 }
 
 void pinned_replace(struct sequence *sequence, uint32_t page, uint32_t copy)
@@ -81,13 +105,18 @@ void pinned_begin_marks(struct slots *slots, uint32_t max_pages)
 
 uint32_t pinned_mark(struct slots *slots, const struct sequence *sequence)
 {
+	const struct runner *runner = sequence->runner;
 	uint32_t n = 0;
 
-	for (uint32_t i = 0; i < sequence->table.n_pages; i++) {
-		const uint32_t page = sequence->table.pages[i];
+	for (uint32_t set = 0; set < runner->options.sets.n; set++) {
+		const struct kv_range range = kv_table_range(runner->kv, &sequence->table, set);
 
-		n += slots->marks[page] != slots->mark && !slots->pinned.n_tables[page];
-		slots->marks[page] = slots->mark;
+		for (uint32_t i = range.first; i < range.end; i++) {
+			const uint32_t page = kv_table_pages(&sequence->table, set)[i];
+
+			n += slots->marks[page] != slots->mark && !slots->pinned.n_tables[page];
+			slots->marks[page] = slots->mark;
+		}
 	}
 	return n;
 }
@@ -96,9 +125,12 @@ uint32_t pinned_mark(struct slots *slots, const struct sequence *sequence)
 
 uint64_t pinned_asked(const struct sequence *sequence, uint32_t n_total)
 {
-	const uint64_t n_new = kv_pages_needed(sequence->runner->kv, &sequence->table, sequence->n_computed,
-		n_total - sequence->n_computed);
+	struct kv_table table = sequence->table;
+	uint64_t n_new;
 
+	table.keeps = true;
+	n_new = kv_pages_needed(
+		sequence->runner->kv, &table, sequence->n_computed, n_total - sequence->n_computed);
 	return n_new + (sequence->pinned ? 0 : pinned_mark(&sequence->runner->slots, sequence));
 }
 

@@ -23,10 +23,13 @@ struct engine_session;
 
 #define PINNED_NOBODY UINT16_MAX /* the holder of a page whose user has left */
 
-/* The pages [first, n_pages) of the sequence's table are pinned, once more; its request's promise covers them. */
-void pinned_add(struct sequence *sequence, uint32_t first);
+/* All pages of the sequence's table are pinned, once more, or those that it did not have before; its request's promise
+ * covers them. */
+void pinned_add(struct sequence *sequence);
+void pinned_add_behind(struct sequence *sequence, const struct kv_table *before);
 /* These pages of the sequence are not pinned by it any more. */
 void pinned_drop(struct sequence *sequence, const uint32_t *pages, uint32_t n);
+void pinned_drop_all(struct sequence *sequence);
 /* A page that the sequence had was replaced by a copy. */
 void pinned_replace(struct sequence *sequence, uint32_t page, uint32_t copy);
 

@@ -46,7 +46,7 @@ static uint64_t reclaim_pending(const struct runner *runner, bool pages)
 	uint64_t n = pages ? kv_pages_free(runner->kv) : runner->slots.n_free;
 
 	for (const struct sequence *s = runner->slots.releasing; s; s = s->next)
-		n += !pages ? 1 : reclaim_leaves(s) ? s->table.n_pages : 0;
+		n += !pages ? 1 : reclaim_leaves(s) ? kv_table_held(runner->kv, &s->table) : 0;
 	return n;
 }
 
@@ -62,7 +62,8 @@ static void reclaim_count(const struct runner *runner, struct engine_session *se
 	for (uint32_t i = 0; i < slots->n_running; i++)
 		slots->running[i]->session->n_running = 0;
 	for (uint32_t i = 0; i < slots->n_running; i++)
-		slots->running[i]->session->n_running += pages ? slots->running[i]->table.n_pages : 1;
+		slots->running[i]->session->n_running +=
+			pages ? kv_table_held(runner->kv, &slots->running[i]->table) : 1;
 }
 
 /* After reclaim_count. */
@@ -146,7 +147,7 @@ static uint64_t reclaim_idle_pages(const struct runner *runner, uint64_t claim)
 	const struct sequence *s;
 
 	DL_FOREACH2 (runner->slots.idle, s, idle_next)
-		n -= claim && s->claim == claim ? s->table.n_pages : 0;
+		n -= claim && s->claim == claim ? kv_table_held(runner->kv, &s->table) : 0;
 	return n;
 }
 

@@ -17,13 +17,18 @@ static void sequence_count_pages(const struct sequence *sequence, int64_t n)
 	runner_show_pages(sequence->runner);
 }
 
+static uint32_t sequence_held(const struct sequence *sequence)
+{
+	return kv_table_held(sequence->runner->kv, &sequence->table);
+}
+
 void sequence_reset(struct sequence *sequence, struct runner *runner)
 {
 	assert(sequence->state == SEQUENCE_IDLE && !sequence->table.n_pages);
 	sequence->runner = runner;
 	sequence->n_tokens = sequence->n_computed = sequence->n_pending = 0;
 	sequence->n_drafted = sequence->n_drafts = sequence->n_evicted = 0;
-	sequence->forget = sequence->fixed = false;
+	sequence->forget = sequence->fixed = sequence->table.keeps = false;
 	assert(!sequence->pinned);
 	sequence->slot_ready = false;
 	sequence->last_step = sequence->looked = 0; /* each runner numbers its steps */
@@ -41,7 +46,7 @@ static void sequence_join_idle(struct sequence *sequence)
 	if (sequence->fixed || !sequence->table.n_pages)
 		return;
 	slots->n_idle++;
-	slots->n_idle_pages += sequence->table.n_pages;
+	slots->n_idle_pages += sequence_held(sequence);
 	DL_APPEND2(slots->idle, sequence, idle_prev, idle_next);
 }
 
@@ -53,9 +58,9 @@ static void sequence_leave_idle(struct sequence *sequence)
 	if (!sequence->idle_prev)
 		return;
 	slots = &sequence->runner->slots;
-	assert(!sequence->fixed && slots->n_idle_pages >= sequence->table.n_pages);
+	assert(!sequence->fixed && slots->n_idle_pages >= sequence_held(sequence));
 	slots->n_idle--;
-	slots->n_idle_pages -= sequence->table.n_pages;
+	slots->n_idle_pages -= sequence_held(sequence);
 	DL_DELETE2(slots->idle, sequence, idle_prev, idle_next);
 	sequence->idle_prev = sequence->idle_next = NULL;
 }
@@ -70,7 +75,7 @@ void sequence_open(struct sequence *sequence)
 	atomic_fetch_add_explicit(&session->port->n_sequences, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(
 		&session->accounting->stats->n_sequences, 1, memory_order_relaxed);
-	sequence_count_pages(sequence, sequence->table.n_pages);
+	sequence_count_pages(sequence, sequence_held(sequence));
 	sequence_join_idle(sequence);
 }
 
@@ -78,8 +83,8 @@ void sequence_open(struct sequence *sequence)
 static void sequence_pin(struct sequence *sequence)
 {
 	assert(sequence->open && !sequence->pinned);
-	sequence->pinned = true;
-	pinned_add(sequence, 0);
+	sequence->pinned = sequence->table.keeps = true;
+	pinned_add(sequence);
 }
 
 int sequence_fork(struct sequence *child, const struct sequence *parent)
@@ -119,12 +124,13 @@ static void sequence_close(struct sequence *sequence)
 /* Release all pages; no launched step names them. */
 static void sequence_release_pages(struct sequence *sequence)
 {
-	const int64_t n = sequence->table.n_pages;
+	int64_t n;
 
-	if (!n)
+	if (!sequence->table.n_pages)
 		return;
+	n = sequence_held(sequence);
 	if (sequence->pinned)
-		pinned_drop(sequence, sequence->table.pages, sequence->table.n_pages);
+		pinned_drop_all(sequence);
 	kv_clear(sequence->runner->kv, &sequence->table);
 	sequence_count_pages(sequence, -n);
 }
@@ -156,7 +162,7 @@ void sequence_forget(struct sequence *sequence)
 		sequence_close(sequence);
 	}
 	sequence_release_pages(sequence);
-	sequence->pinned = false;
+	sequence->pinned = sequence->table.keeps = false;
 	sequence->n_tokens = sequence->n_computed = sequence->n_evicted = 0;
 	sequence->forget = false;
 	sequence->session->accounting->admit = true;
@@ -168,9 +174,17 @@ void sequence_orphan(struct sequence *sequence)
 	if (sequence->open)
 		sequence_leave_idle(sequence);
 	sequence_release_pages(sequence);
-	sequence->pinned = sequence->fixed = false;
+	sequence->pinned = sequence->fixed = sequence->table.keeps = false;
 	sequence->n_computed = sequence->n_evicted = sequence->n_drafted = 0;
 	sequence->runner = NULL;
+}
+
+/* Of tokens before those from which on its pages are kept: all are computed again. They can be: keys that cannot
+ * came later. */
+static void sequence_lose_window(struct sequence *sequence)
+{
+	sequence_drop_pages(sequence);
+	sequence->fixed = sequence->pinned = sequence->table.keeps = false;
 }
 
 void sequence_truncate(struct sequence *sequence, uint32_t n_tokens)
@@ -186,13 +200,16 @@ void sequence_truncate(struct sequence *sequence, uint32_t n_tokens)
 	if (sequence->n_evicted > n_tokens)
 		sequence->n_evicted = n_tokens;
 	n = kv_truncate(runner->kv, &sequence->table, n_tokens, runner->dropped);
-	assert(n <= runner->max_pages);
+	assert(n <= runner->max_pages * runner->options.sets.n);
 	if (sequence->pinned)
 		pinned_drop(sequence, runner->dropped, n);
 	sequence->fixed &= n_tokens > 0;
 	sequence->pinned &= sequence->fixed;
+	sequence->table.keeps &= sequence->pinned;
 	kv_release(runner->kv, runner->dropped, n);
 	sequence_count_pages(sequence, -(int64_t)n);
+	if (!kv_table_serves(runner->kv, &sequence->table, sequence->n_computed))
+		sequence_lose_window(sequence);
 	sequence_join_idle(sequence);
 }
 
@@ -225,6 +242,23 @@ uint64_t sequence_salt_of(const struct sequence *sequence, const struct request 
 	return sequence_salt(sequence, request->n_drafts > 0);
 }
 
+void sequence_keep_window(struct sequence *sequence, const struct request *request)
+{
+	/* Steps are not preempted: if two of them had to wait for pages of their next tokens, both might for ever. */
+	sequence->table.keeps = sequence->pinned || sequence_pins(sequence, request) || request->op != RING_OP_GENERATE;
+}
+
+void sequence_leave_window(struct sequence *sequence, uint32_t n_tokens)
+{
+	const uint32_t n = kv_leave_window(sequence->runner->kv, &sequence->table, n_tokens);
+
+	if (!n)
+		return;
+	assert(sequence->state != SEQUENCE_IDLE); /* those of idle ones are counted as such */
+	sequence_count_pages(sequence, -(int64_t)n);
+	sequence->session->accounting->admit = true;
+}
+
 /* The draft model's key of a token depends on the next token, which the page behind the last one had. */
 static void sequence_drop_last_page(struct sequence *sequence)
 {
@@ -248,7 +282,7 @@ uint32_t sequence_take_prefix(struct sequence *sequence, bool drafts)
 		sequence_drop_last_page(sequence);
 	if (sequence->open)
 		sequence_join_idle(sequence);
-	sequence_count_pages(sequence, sequence->table.n_pages);
+	sequence_count_pages(sequence, sequence_held(sequence));
 	sequence->n_computed = sequence->table.n_pages * sequence->runner->limits->page_tokens;
 	sequence->n_drafted = drafts ? sequence->n_computed : 0;
 	return sequence->n_computed;
@@ -309,7 +343,8 @@ int sequence_extend(struct sequence *sequence, uint32_t n_total)
 {
 	struct runner *runner = sequence->runner;
 	struct slots *slots = &runner->slots;
-	const uint32_t before = sequence->table.n_pages;
+	const struct kv_table before = sequence->table;
+	const uint32_t n_before = sequence_held(sequence);
 	const uint32_t first = sequence->n_computed / runner->limits->page_tokens;
 	uint32_t n_copies = 0;
 	int rc;
@@ -322,12 +357,14 @@ int sequence_extend(struct sequence *sequence, uint32_t n_total)
 	for (uint32_t i = slots->n_copies; sequence->pinned && i < slots->n_copies + n_copies; i++)
 		pinned_replace(sequence, slots->copies[i][0], slots->copies[i][1]);
 	if (sequence->pinned)
-		pinned_add(sequence, before);
+		pinned_add_behind(sequence, &before);
 	slots->n_copies += n_copies;
-	assert(slots->n_copies <= runner->limits->max_requests);
+	assert(slots->n_copies <= slots->max_copies);
 	if (n_copies && sequence->n_shown > first)
 		sequence->n_shown = first;
-	sequence_count_pages(sequence, sequence->table.n_pages - before);
+	if (n_copies && sequence->n_shown_near > first)
+		sequence->n_shown_near = first;
+	sequence_count_pages(sequence, sequence_held(sequence) - n_before);
 	return 0;
 }
 
@@ -365,6 +402,7 @@ void sequence_run(struct sequence *sequence, struct request *request, uint32_t r
 	sequence->session->n_busy++;
 	sequence->request = request;
 	sequence->row = row;
+	sequence_keep_window(sequence, request);
 	if (!sequence->pinned && sequence_pins(sequence, request))
 		sequence_pin(sequence);
 	sequence->target = sequence->n_tokens - request->n_generated;
@@ -373,7 +411,7 @@ void sequence_run(struct sequence *sequence, struct request *request, uint32_t r
 										  : sequence->n_evicted;
 	sequence->prompt_end = sequence->n_tokens;
 	sequence->resumes = sequence->n_computed > 0 && sequence->n_computed + 1 == sequence->n_tokens;
-	sequence->n_shown = sequence->n_counted = sequence->follow_end = 0;
+	sequence->n_shown = sequence->n_shown_near = sequence->n_counted = sequence->follow_end = 0;
 	sequence->starved = sequence->update_began = sequence->updated = false;
 	sequence->document = 0;
 	sequence->n_pending = 0;

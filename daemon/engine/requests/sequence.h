@@ -50,7 +50,8 @@ struct sequence {
 	enum engine_undrafted undrafted; /* why there are none */
 	struct kv_table table;
 	uint64_t salt;           /* of its pages in the prefix cache */
-	uint32_t n_shown;        /* leading entries of the table that the slot's block table has */
+	uint32_t n_shown;        /* leading entries of the table that the slot's block table has ... */
+	uint32_t n_shown_near;   /* ... and that those of sets with a window have */
 	uint32_t n_counted;      /* leading tokens that slot_counts has, or that its request does not count */
 	struct request *request; /* RUNNING, or RELEASING and preempted */
 	bool batch;              /* RUNNING for a batch request */
@@ -88,6 +89,11 @@ uint32_t sequence_limit(const struct sequence *sequence);
 /* Take pages for n_total tokens; copies of shared pages are queued ahead of the next step. 0, or -ENOSPC and
  * nothing changes. */
 int sequence_extend(struct sequence *sequence, uint32_t n_total);
+/* Give back pages of sets with a window that no token behind the first n_tokens sees. */
+void sequence_leave_window(struct sequence *sequence, uint32_t n_tokens);
+/* Set whether it gets them all at once, and keeps them: because the request leaves it with keys that cannot be computed
+ * again, or until it has pages for the rows of a step, which cannot wait for more. */
+void sequence_keep_window(struct sequence *sequence, const struct request *request);
 /* Take a slot for a row of the request; one must be free. */
 void sequence_run(struct sequence *sequence, struct request *request, uint32_t row);
 /* The request has ended: back to IDLE as soon as no launched step names the slot. */
@@ -117,7 +123,8 @@ void sequence_preempt(struct sequence *sequence);
 void sequence_evict(struct sequence *sequence);
 /* Have the last token of an IDLE sequence computed once more; it has tokens, and is not fixed. */
 void sequence_step_back(struct sequence *sequence);
-/* Keep n_tokens of an IDLE sequence, and the pages that these need. */
+/* Keep n_tokens of an IDLE sequence, and the pages that these need; if the next one sees pages that were given back,
+ * none, and they are computed again. */
 void sequence_truncate(struct sequence *sequence, uint32_t n_tokens);
 /* Release an IDLE sequence's pages, forget its history and close it. */
 void sequence_forget(struct sequence *sequence);

@@ -36,15 +36,11 @@ static bool start_fail(struct request *request, int status, struct msg_detail d)
 	return false;
 }
 
-static uint32_t start_pages_needed(const struct sequence *sequence, uint32_t n_total)
+static uint32_t start_pages_needed(const struct request *request, struct sequence *sequence, uint32_t n_total)
 {
+	sequence_keep_window(sequence, request);
 	return kv_pages_needed(sequence->runner->kv, &sequence->table, sequence->n_computed,
 		n_total - sequence->n_computed);
-}
-
-static uint32_t start_pages_in_all(const struct runner *runner, uint32_t n_tokens)
-{
-	return (n_tokens - 1) / runner->limits->page_tokens + 1;
 }
 
 /* Charge the session's turn for n tokens that are copied or compared, or sequences that are looked at. */
@@ -102,6 +98,7 @@ static void start_run(struct request *request, uint32_t i, struct sequence *sequ
 	sequence_run(sequence, request, i);
 	rc = sequence_extend(sequence, n_total);
 	assert(!rc);
+	sequence->table.keeps = sequence->pinned;
 }
 
 /* Spare ones count as younger than all others. */
@@ -171,7 +168,8 @@ static bool start_make_free(struct request *request, uint32_t n_slots, uint32_t 
 	struct runner *runner = request->runner;
 	const bool head = runner->slots.head == request;
 
-	if (runner->slots.n_copies + n_slots > runner->limits->max_requests || !start_has_slots(request, n_slots))
+	if (runner->slots.n_copies + n_slots * runner->options.sets.n > runner->slots.max_copies ||
+		!start_has_slots(request, n_slots))
 		return false;
 	if (kv_pages_free(runner->kv) >= n_pages || reclaim_pages(runner, n_pages, claim, head))
 		return true;
@@ -188,20 +186,19 @@ static bool start_limit(struct request *request, const struct sequence *sequence
 	const struct runner *runner = request->runner;
 	const uint32_t n_pages = kv_pages_total(runner->kv), max_seq_len = runner->options.max_seq_len;
 	const uint64_t n_own = (uint64_t)sequence->n_tokens + request->rows[0].n_tokens;
-	const uint64_t most = (uint64_t)n_pages * runner->limits->page_tokens;
 	uint64_t total = n_own + (request->no_limit ? 1 : request->max_tokens);
 	uint32_t in_all;
 
 	if (total > max_seq_len)
 		return start_fail(request, MIMEO_E_TOO_LONG,
 			DETAIL(RING_DETAIL_LENGTH, (int64_t)total, max_seq_len));
-	in_all = start_pages_in_all(runner, (uint32_t)total);
+	in_all = kv_pages_in_all(kv_cache_config(runner->kv), total, sequence_pins(sequence, request));
 	if (in_all > n_pages)
 		return start_fail(request, MIMEO_E_TOO_LONG,
 			DETAIL(RING_DETAIL_PAGES, in_all, n_pages));
 	if (!request->no_limit)
 		return true;
-	total = most < max_seq_len ? most : max_seq_len;
+	total = kv_tokens_within(kv_cache_config(runner->kv), n_pages, max_seq_len);
 	if (request->max_tokens > total - n_own)
 		request->max_tokens = (uint32_t)(total - n_own);
 	return true;
@@ -252,7 +249,7 @@ static uint32_t start_first_end(const struct request *request, const struct sequ
 static enum start_outcome start_place_generate(struct request *request, struct sequence *sequence)
 {
 	const uint32_t n_total = start_first_end(request, sequence);
-	const uint32_t needed = start_pages_needed(sequence, n_total);
+	const uint32_t needed = start_pages_needed(request, sequence, n_total);
 
 	sequence->claim = ++request->session->accounting->pass;
 	if (needed > kv_pages_free(request->runner->kv)) {
@@ -370,8 +367,9 @@ static bool start_check_pages(struct request *request)
 	uint64_t n_all = 0, n_most = 0;
 
 	for (uint32_t i = 0; i < request->n_rows; i++) {
-		const uint64_t n = start_pages_in_all(
-			runner, start_row_sequence(request, i)->n_tokens + request->rows[i].n_tokens);
+		const struct sequence *s = start_row_sequence(request, i);
+		const uint64_t n = kv_pages_in_all(
+			kv_cache_config(runner->kv), (uint64_t)s->n_tokens + request->rows[i].n_tokens, true);
 
 		n_all += n;
 		n_most = n > n_most ? n : n_most;
@@ -408,7 +406,7 @@ static enum start_outcome start_row(struct request *request, uint64_t claim)
 	struct sequence *s = start_row_sequence(request, i);
 	struct runner *runner = request->runner;
 	const uint32_t n_cached = start_append_row(request, s);
-	const uint32_t needed = start_pages_needed(s, s->n_tokens);
+	const uint32_t needed = start_pages_needed(request, s, s->n_tokens);
 	const uint32_t most = needed > kv_pages_free(runner->kv) ? reclaim_most(runner, claim) : needed;
 
 	if (needed > most || !start_make_free(request, 1, needed, claim)) {
