@@ -7,6 +7,8 @@
 
 #define VALUE_COLUMNS 40
 #define VALUE_MAX 4096 /* capture_sizes are the longest */
+#define UNQUOTED_MAX 120 /* inih cuts lines of about 200 bytes, with the key */
+#define PRINT_SPACES " \t\r\v\f" /* what the reader trims */
 
 static const char *config_print_origin(const struct config_setting *setting, char ret[static CONFIG_ORIGIN_MAX + 16])
 {
@@ -29,7 +31,9 @@ static bool config_print_needs_quotes(const char *value)
 
 	if (length == 0)
 		return false;
-	if (strchr("\"#; \t", value[0]) || strchr(" \t", value[length - 1]))
+	if (length > UNQUOTED_MAX)
+		return true;
+	if (strchr("\"#;" PRINT_SPACES, value[0]) || strchr(PRINT_SPACES, value[length - 1]))
 		return true;
 	for (size_t i = 1; i < length; i++) {
 		if (strchr("#;", value[i]) && strchr(" \t", value[i - 1]))

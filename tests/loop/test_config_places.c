@@ -378,8 +378,14 @@ static void test_config_quotes_keep_spaces_and_comment_characters(void **state)
 
 static void test_config_check_quotes_what_a_file_would_cut(void **state)
 {
+	char file[1024], longer[512];
+
+	memset(longer, 'l', 300);
+	longer[300] = '\0';
+	snprintf(file, sizeof(file), "[model m]\ndir = /a#b\n[model n]\ndir = \"/a #b\"\n[model o]\ndir = \"/%s\"\n"
+		"[model p]\ndir = \"/a\f\"\n", longer);
 	setenv("MIMEO_DRAFT", "/d \" #e", 1);
-	char *text = check("[model m]\ndir = /a#b\n[model n]\ndir = \"/a #b\"\n", "--check-config");
+	char *text = check(file, "--check-config");
 
 	assert_line(strstr(text, "[model m]"), "dir", "/a#b", ":2\n");
 	assert_line(strstr(text, "[model m]"), "draft", "\"/d \"\" #e\"", "# environment: MIMEO_DRAFT\n");
@@ -387,6 +393,9 @@ static void test_config_check_quotes_what_a_file_would_cut(void **state)
 	without_environment(NULL);
 	char *again = check(text, "--check-config");
 	assert_non_null(strstr(again, "\ndir = \"/a #b\" "));
+	snprintf(file, sizeof(file), "\ndir = \"/%s\" ", longer);
+	assert_non_null(strstr(again, file));
+	assert_non_null(strstr(again, "\ndir = \"/a\f\" "));
 	assert_non_null(strstr(again, "\ndraft = \"/d \"\" #e\" "));
 	free(text);
 	free(again);
