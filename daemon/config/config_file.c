@@ -23,7 +23,7 @@
 #include "ipc/cleanup.h"
 
 #define FILE_BYTES_MAX (1u << 20)
-#define CONFIG_LINE_MAX 512
+#define QUOTED_MAX 512
 #define FILE_SPACES " \t\r\v\f\xef\xbb\xbf" /* and a byte order mark */
 
 struct config_file {
@@ -36,7 +36,7 @@ struct config_file {
 	bool skips; /* the section was refused */
 	const char *model; /* NULL: in [mimeod] */
 	bool is_quoted; /* the line's value is in `quoted`: inih knows no quotes */
-	char quoted[CONFIG_LINE_MAX];
+	char quoted[QUOTED_MAX];
 	int rc; /* -ENOMEM, or of the first line that was refused */
 	struct config_error *error;
 };
@@ -146,7 +146,7 @@ static void config_file_take_line(struct config_file *file, const char *text, si
 	if (quote < length && !config_file_take_quoted(file, text, quote, length)) {
 		config_file_refuse(file,
 			"a value in quotes has at most %d bytes, ends with a quote, and only a comment follows",
-			CONFIG_LINE_MAX - 1);
+			QUOTED_MAX - 1);
 		return;
 	}
 	length = config_file_trim(text, quote);
