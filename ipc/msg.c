@@ -13,7 +13,7 @@
 static int msg_refuse_mask(struct msg_detail *ret_detail, unsigned field, uint32_t value, uint32_t kind)
 {
 	*ret_detail = (struct msg_detail){.detail = RING_DETAIL_RANGE,
-		.values = {(int32_t)field, (int32_t)value, (int32_t)kind}};
+		.values = {(int32_t)field, value > INT32_MAX ? INT32_MAX : (int32_t)value, (int32_t)kind}};
 	return MIMEO_E_INVALID;
 }
 

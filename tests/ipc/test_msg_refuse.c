@@ -195,6 +195,20 @@ static void test_msg_masks_have_the_numbers_of_their_kind(void **state)
 	}
 }
 
+/* Values of details are i32. */
+static void test_msg_mask_number_beyond_a_detail_is_clipped(void **state)
+{
+	const struct msg_generate generate = {
+		.n_tokens = 9, .max_tokens = 1, .mask = {MIMEO_MASK_PREFIX, 0, UINT32_MAX, 5}};
+	struct msg_detail detail = {0};
+	uint8_t bytes[MSG_HEADER_MAX];
+
+	int n = msg_table_write(&msg_generate_table, &generate, bytes, sizeof(bytes));
+	assert_int_equal(decode(GENERATE_MSG, bytes, (size_t)n, &detail), MIMEO_E_INVALID);
+	assert_int_equal(detail.values[0], MSG_MASK_SINKS);
+	assert_int_equal(detail.values[1], INT32_MAX);
+}
+
 /* Encoders check the ranges that decoders check, and say which value is wrong. */
 static void test_msg_encoders_refuse_what_decoders_refuse(void **state)
 {
@@ -438,6 +452,7 @@ int main(void)
 		cmocka_unit_test(test_msg_request_fields_in_range_are_taken),
 		cmocka_unit_test(test_msg_request_fields_out_of_range_are_refused_by_name),
 		cmocka_unit_test(test_msg_masks_have_the_numbers_of_their_kind),
+		cmocka_unit_test(test_msg_mask_number_beyond_a_detail_is_clipped),
 		cmocka_unit_test(test_msg_encoders_refuse_what_decoders_refuse),
 		cmocka_unit_test(test_msg_fields_of_a_wrong_type_are_refused_by_name),
 		cmocka_unit_test(

@@ -37,7 +37,7 @@ int place_take(struct request *request, const struct mimeo_place *place, uint64_
 		return 0;
 	buffer = place->buffer <= port->n_buffers ? &port->buffers[place->buffer - 1] : NULL;
 	if (!buffer || !place_may_name(buffer, request->entry)) {
-		*ret_detail = DETAIL(RING_DETAIL_BUFFER, (int32_t)place->buffer);
+		*ret_detail = DETAIL(RING_DETAIL_BUFFER, place->buffer);
 		return MIMEO_E_UNKNOWN_BUFFER;
 	}
 	if (place->offset % MIMEO_PLACE_ALIGN) {
