@@ -300,26 +300,27 @@ static int main_print_text(const char *text, enum table_form form)
 
 DEFINE_CLEANUP(json, json_t, json_decref)
 
-/* The lines of a reload by what they say, as JSON. */
+/* Prints the lines of a reload as JSON, grouped by their prefix. That nothing is different has none. */
 static int main_print_reload(const char *text)
 {
 	static const char *const kinds[][2] = {{"applied: ", "applied"}, {"needs a restart: ", "needs_restart"}};
 	CLEANUP(cleanup_json) json_t *result = json_pack("{s:[], s:[]}", kinds[0][1], kinds[1][1]);
 	size_t length;
 
+	if (!result)
+		return -ENOMEM;
 	for (; *text; text += length + (text[length] == '\n')) {
 		length = strcspn(text, "\n");
 		for (size_t i = 0; i < 2; i++) {
 			const size_t skip = strlen(kinds[i][0]);
 
-			if (strncmp(text, kinds[i][0], skip) == 0)
+			if (strncmp(text, kinds[i][0], skip) == 0 &&
 				json_array_append_new(json_object_get(result, kinds[i][1]),
-					json_stringn(text + skip, length - skip));
+					json_stringn(text + skip, length - skip)) < 0)
+				return -EILSEQ; /* a path that is not UTF-8 */
 		}
 	}
-	if (!result || json_dumpf(result, stdout, JSON_INDENT(2)) < 0)
-		return -ENOMEM;
-	return putchar('\n') == EOF ? -EIO : 0;
+	return json_dumpf(result, stdout, JSON_INDENT(2)) < 0 || putchar('\n') == EOF ? -EIO : 0;
 }
 
 /* The line about a model, "NAME: graph mode ..."; its length is 0 if there is none. */

@@ -151,6 +151,17 @@ static void test_reload_names_what_needs_a_restart(void **state)
 	daemon_stop(daemon);
 }
 
+static void test_reload_in_json_is_refused_where_a_line_is_not_utf8(void **state)
+{
+	struct daemon *daemon = *state;
+
+	start_with_config(daemon, "[mimeod]\n");
+	write_config("[mimeod]\ndraft = /\xff\n");
+	assert_non_null(strstr(reload_with(daemon, "--json", EXIT_ERROR), "cannot write"));
+	assert_non_null(strstr(reload(daemon, 0), ": draft = /\xff "));
+	daemon_stop(daemon);
+}
+
 static void test_bad_reload_changes_nothing_and_says_why(void **state)
 {
 	struct daemon *daemon = *state;
@@ -230,6 +241,7 @@ int main(void)
 		OWN(test_check_of_wrong_settings_ends_with_2_and_names_all),
 		OWN(test_reload_applies_limits_while_sessions_are_served),
 		OWN(test_reload_names_what_needs_a_restart),
+		OWN(test_reload_in_json_is_refused_where_a_line_is_not_utf8),
 		OWN(test_bad_reload_changes_nothing_and_says_why),
 		OWN(test_limits_below_what_is_held_leave_sessions_alone),
 		OWN(test_reload_from_a_pipe_is_refused),
