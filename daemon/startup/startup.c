@@ -261,6 +261,19 @@ static void startup_set_engine_options(struct startup *startup)
 	options->loop = config->loop[0] ? config->loop : NULL;
 }
 
+/* Whether a graph of any model was captured. */
+static bool startup_captured(const struct startup *startup)
+{
+	struct engine_model_facts facts;
+	bool captured = false;
+
+	for (uint32_t i = 0; i < engine_n_models(startup->engine); i++) {
+		engine_model_facts(startup->engine, i, &facts);
+		captured |= facts.n_ready > 0;
+	}
+	return captured;
+}
+
 static int startup_make_engine(struct startup *startup, struct startup_error *error)
 {
 	struct engine_options *options = &startup->engine_options;
@@ -278,7 +291,7 @@ static int startup_make_engine(struct startup *startup, struct startup_error *er
 	options->n_models = 0;
 	if (rc != 0)
 		return startup_refuse(error, rc, "engine: %s", model_error.text);
-	log_info("%s in %s", options->lazy_capture ? "warmed up" : "warmed up, and graphs captured,",
+	log_info("%s took %s", startup_captured(startup) ? "warm-up and capture" : "warm-up",
 		table_format_seconds(seconds, (double)(clock_ns() - since_ns) * 1e-9));
 	rc = builder_new(startup->device, &engine_stats(startup->engine)->n_in_lane,
 		&startup->builder);
