@@ -21,7 +21,7 @@ static void main_announce(const struct config *config)
 	config_describe(config);
 }
 
-static int main_serve(const struct config *config, int argc, char **argv)
+static int main_serve(const struct config *config, int argc, char **argv, const char *default_config)
 {
 	struct startup_error error;
 	struct startup *startup;
@@ -41,7 +41,7 @@ static int main_serve(const struct config *config, int argc, char **argv)
 		log_error("%s", error.text);
 		return MIMEOD_EXIT_ERROR;
 	}
-	startup_allow_reload(startup, argc, argv);
+	startup_allow_reload(startup, argc, argv, default_config);
 	int status = startup_serve(startup, &abandoned);
 	/* The engine's thread still uses the memory of sessions, which startup_free would release. */
 	if (abandoned)
@@ -86,15 +86,15 @@ int main(int argc, char **argv)
 
 	main_ignore_signals();
 	log_open(STDERR_FILENO);
-	int rc = options_parse(argc, argv, options_find_config(OPTIONS_DEFAULT_CONFIG, geteuid() == 0, user_config),
-		stdout, &config, &error);
+	const char *default_config = options_find_config(OPTIONS_DEFAULT_CONFIG, geteuid() == 0, user_config);
+	int rc = options_parse(argc, argv, default_config, stdout, &config, &error);
 	if (rc == OPTIONS_DONE)
 		return MIMEOD_EXIT_DONE;
 	if (rc < 0) {
 		main_print_errors(&error);
 		return MIMEOD_EXIT_USAGE;
 	}
-	int status = rc == OPTIONS_CHECK ? main_check(&config) : main_serve(&config, argc, argv);
+	int status = rc == OPTIONS_CHECK ? main_check(&config) : main_serve(&config, argc, argv, default_config);
 	config_deinit(&config);
 	return status;
 }

@@ -23,8 +23,8 @@ struct option_table {
 static void options_make_table(struct option_table *table)
 {
 	table->options[OPTION_CONFIG] = (struct command_option){"config", "FILE",
-		"configuration file (default: " OPTIONS_DEFAULT_CONFIG ", if it exists, else, unless for root, "
-		"~/.config/" OPTIONS_USER_CONFIG "); FILE.d/*.conf after it"};
+		"configuration file (default: " OPTIONS_DEFAULT_CONFIG "; if neither it nor its .d folder exists, and not "
+		"for root: ~/.config/" OPTIONS_USER_CONFIG "); FILE.d/*.conf after it"};
 	table->options[OPTION_CHECK] = (struct command_option){"check-config", NULL,
 		"print the configuration with the origin of each value, or what is wrong, and exit"};
 	table->options[OPTION_MODEL] = (struct command_option){"model", "NAME=DIR",

@@ -386,12 +386,14 @@ int startup_new(const struct config *config, struct startup **ret, struct startu
 	return 0;
 }
 
-void startup_allow_reload(struct startup *startup, int argc, char **argv)
+void startup_allow_reload(struct startup *startup, int argc, char **argv, const char *default_config)
 {
 	startup->reload.argc = argc;
 	startup->reload.argv = argv;
+	startup->reload.default_config = default_config;
 	startup->loader.argc = argc;
 	startup->loader.argv = argv;
+	startup->loader.default_config = default_config;
 }
 
 int startup_serve(struct startup *startup, bool *ret_abandoned)

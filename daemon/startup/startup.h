@@ -22,8 +22,9 @@ struct startup;
 
 /* Everything up to a started engine. config must outlive *ret. 0, or -errno with *error filled in. */
 int startup_new(const struct config *config, struct startup **ret, struct startup_error *error);
-/* While it serves, the configuration may be read again: these are mimeod's arguments, which outlive *startup. */
-void startup_allow_reload(struct startup *startup, int argc, char **argv);
+/* While it serves, the configuration may be read again: these are mimeod's arguments, and the file without --config,
+ * which outlive *startup. */
+void startup_allow_reload(struct startup *startup, int argc, char **argv, const char *default_config);
 /* Serve until the daemon ends; returns an exit status. Disarms interrupt.h once the serving loop handles
  * the signals. *ret_abandoned: the engine still uses sessions; exit without startup_free. */
 int startup_serve(struct startup *startup, bool *ret_abandoned);

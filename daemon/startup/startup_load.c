@@ -130,7 +130,7 @@ static int load_read_config(const struct startup_loader *loader, const char *nam
 	int rc = load_make_arguments(loader, name, path, settings, &arguments, text, size);
 	if (rc < 0)
 		return rc;
-	rc = options_parse(arguments.argc, arguments.argv, OPTIONS_DEFAULT_CONFIG, stderr, &job->config, &error);
+	rc = options_parse(arguments.argc, arguments.argv, loader->default_config, stderr, &job->config, &error);
 	if (rc != 0) {
 		snprintf(text, size, "%.*s", (int)strcspn(error.text, "\n"), error.text);
 		return rc < 0 ? rc : -EINVAL;

@@ -15,6 +15,7 @@ struct startup_loader {
 	const struct config *config; /* in force, with what the device decided */
 	int argc; /* mimeod's arguments, which outlive this; argv NULL: there is no configuration to read */
 	char **argv;
+	const char *default_config; /* as of struct reload */
 	struct engine *engine;
 	struct device *device;
 	const struct engine_options *engine_options;

@@ -2,7 +2,6 @@
 #include "daemon/startup/startup_reload.h"
 
 #include <string.h>
-#include <unistd.h>
 
 #include "daemon/config/options.h"
 #include "daemon/startup/startup_users.h"
@@ -140,13 +139,11 @@ static int reload_apply(struct reload *reload, const struct config *new, struct 
 int startup_reload(void *userdata, struct serve_options *options, FILE *out)
 {
 	CLEANUP(config_deinit) struct config new = {0};
-	char user_config[CONFIG_FOLDER_MAX];
 	struct reload *reload = userdata;
 	struct config_error error;
 
 	/* --help and the like have no place here: they end a daemon before it serves. */
-	int rc = options_parse(reload->argc, reload->argv,
-		options_find_config(OPTIONS_DEFAULT_CONFIG, geteuid() == 0, user_config), out, &new, &error);
+	int rc = options_parse(reload->argc, reload->argv, reload->default_config, out, &new, &error);
 	if (rc < 0) {
 		fprintf(out, "%s\n", error.text);
 		if (error.n_dropped > 0)

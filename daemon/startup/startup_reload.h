@@ -15,6 +15,7 @@
 struct reload {
 	int argc;
 	char **argv;
+	const char *default_config; /* as found at the start: a file that appears in /etc later must not replace the user's */
 	struct config in_force; /* as configured; its models' directories are the caller's */
 	struct engine *engine;
 };
