@@ -4,8 +4,8 @@
 
 /*
  * The command line of a program, from one table of its options. All options are long, and may come before or after
- * other arguments; --help and --version need no row. Abbreviated names are unknown: a new option would change what
- * they mean. Not thread-safe (getopt).
+ * other arguments; --help and --version need no row. Abbreviations are refused: a new option could make one
+ * ambiguous. Not thread-safe (getopt).
  */
 
 #include <stdbool.h>
