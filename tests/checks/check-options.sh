@@ -7,7 +7,10 @@ n=0
 bad=0
 for program in daemon/mimeod daemon/mimeoctl daemon/mimeo-run daemon/mimeo-tokenize daemon/mimeo-http \
 	daemon/mimeo-bench examples/make-checkpoint; do
-	[ -x "$MIMEO_BUILD/$program" ] || continue
+	if [ "$program" = daemon/mimeo-http ] && [ ! -x "$MIMEO_BUILD/$program" ]; then
+		echo "# skipped: mimeo-http: not built"
+		continue
+	fi
 	n=$((n + 1))
 	status=0
 	said=$("$MIMEO_BUILD/$program" --versio 2>&1 </dev/null) || status=$?
