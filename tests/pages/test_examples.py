@@ -19,7 +19,7 @@ import rig  # noqa: E402
 PAGES = sorted((rig.SOURCE / "man").glob("*.scd"))
 CC = [os.environ.get("CC", "cc"), "-std=gnu17", "-Wall", "-Wextra", "-Werror", "-Wno-unused"]
 LIBRARIES = {"LD_LIBRARY_PATH": ":".join(str(rig.BUILD / folder) for folder in ("sdk", "sdk/text"))}
-PROGRAMS = [rig.BUILD / "daemon", rig.BUILD / "daemon" / "bench", rig.BUILD / "examples"]
+PROGRAMS = [rig.BUILD / "daemon", rig.BUILD / "examples"]
 
 # What the blocks of a page need, in their order: statements before them, "" for none; None: a reason is in SKIPPED.
 TEXT = "struct mimeo_text *text = open_text(); int32_t *ids; size_t n_ids; char message[256];"
@@ -134,7 +134,7 @@ int main(void)
 
 # Commands that are not run, by their page and a part of their text.
 NOT_RUN = [("mimeo-bench.1", "--shape 8B", "needs a GPU"), ("mimeo-bench.1", "Llama-3.2-1B", "needs models"),
-           ("mimeo-bench.1", "--plot", "takes minutes"), ("mimeo-bench.1", "ring", "takes a minute"),
+           ("mimeo-bench.1", "--plot", "takes minutes"), ("mimeo-bench.1", "--json ring", "takes a minute"),
            ("mimeo-performance.7", "", "takes a minute"), ("mimeo-http.8", "", "servers in the foreground")]
 # Where a page's command needs more than the test has: others, of the same kind.
 INSTEAD = [("--model llama --tokens 128000,9906,1917", "--model tinycalc --tokens 1,49,50"), ("-d 60", "-d 0.2")]
@@ -150,7 +150,8 @@ mimeoctl() {
 """
 # Daemons in the foreground only read their options; those in the background serve, on a socket of their own.
 CHECKS = 'mimeod() { command mimeod --check-config "$@" >/dev/null; }\n'
-SERVES = 'mimeod() { exec mimeod --kv-pages 64 --capture-sizes 1 "$@" 2>/dev/null; }\ntrap "kill \$(jobs -p)" EXIT\n'
+SERVES = 'mimeod() { exec mimeod --kv-pages 64 --capture-sizes 1 "$@" 2>/dev/null; }\n' \
+         r'trap "kill \$(jobs -p)" EXIT' "\n"
 
 
 def examples(page):
@@ -187,7 +188,8 @@ def environment():
 
 
 def run(argv, **more):
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=rig.PATIENCE, env=environment(), cwd=folder, **more)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=rig.PATIENCE, env=environment(), cwd=folder,
+                          **more)
     assert done.returncode == 0, (done.returncode, argv, done.stderr or done.stdout)
     return done.stdout
 
@@ -213,26 +215,36 @@ def test_examples_in_c_are_compiled_and_run():
             run([str(program)], stdin=subprocess.DEVNULL)
 
 
-def reason_not_to_run(page, block):
-    if "jq " in block and not shutil.which("jq"):
-        return "there is no jq"
-    return next((why for name, part, why in NOT_RUN if name == page and part in block), None)
+def reason_not_to_run(page, block, used):
+    for entry in NOT_RUN:
+        name, part, why = entry
+        if name == page and part in block:
+            used.add(entry)
+            return why
+    return None
 
 
 def test_examples_of_commands_run():
+    used = set()
     for page in pages("1", "7", "8"):
         for block in examples(page):
-            why = reason_not_to_run(page.stem, block)
+            why = reason_not_to_run(page.stem, block, used)
             if why:
                 print(f"# skipped: {page.stem}: {block.splitlines()[0]}: {why}")
                 continue
-            for text, instead in INSTEAD:
-                block = block.replace(text, instead)
+            for entry in INSTEAD:
+                if entry[0] in block:
+                    used.add(entry)
+                block = block.replace(*entry)
+            if "jq " in block and not shutil.which("jq"):
+                print(f"# skipped: {page.stem}: {block.splitlines()[0]}: there is no jq")
+                continue
             if " &\n" in block:
                 block = SERVES + block.replace("/tmp/m.sock", f"{folder}/own.sock")
             else:
                 block = CHECKS + block
             run(["bash", "-c", SHELL + here(block)], input="1+1=\n")
+    assert used == {*NOT_RUN, *INSTEAD}, {*NOT_RUN, *INSTEAD} - used
 
 
 def test_examples_of_configurations_are_right():
