@@ -114,12 +114,11 @@ class Client:
 
     def receive(self):
         data, fds, _, _ = socket.recv_fds(self.socket, 4 + 65536, 5)
-        while data and (len(data) < 4 or len(data) < 4 + struct.unpack_from("<I", data)[0]):
+        more = data
+        while more and (len(data) < 4 or len(data) < 4 + struct.unpack_from("<I", data)[0]):
             more = self.socket.recv(65536)
-            if not more:
-                break
             data += more
-        if not data:
+        if not more:
             raise Refused("the daemon hung up")
         return Unpacker(data[4:]).value(), fds
 

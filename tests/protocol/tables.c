@@ -117,8 +117,9 @@ static void print_handle(void)
 	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
 		size_t from = 0, to;
 
-		while (wire[from] != fields[i].value)
+		while (from < sizeof(wire) && wire[from] != fields[i].value)
 			from++;
+		assert(from < sizeof(wire));
 		for (to = from; to < sizeof(wire) && wire[to] == fields[i].value;)
 			to++;
 		print_member(from, fields[i].type, (to - from) / fields[i].width, fields[i].name);

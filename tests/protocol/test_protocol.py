@@ -16,10 +16,10 @@ PAGE = (rig.SOURCE / "man" / "mimeo_protocol.7.scd").read_text()
 CLIENT = str(rig.SOURCE / "tests" / "protocol" / "client.py")
 # A table of tables.c, the line of the page before it, and how many of its columns the sources know.
 TABLES = [("versions", "# VERSIONS", 2), ("control", "The file begins with the control page", 3),
-          ("submission", "# SUBMISSION ENTRY", 3), ("completion", "# COMPLETION ENTRY", 3), ("row", "with the masks _documents_", 3),
-          ("handle", "A handle; kinds are", 3), ("HELLO", "# HELLO", 4), ("WELCOME", "# WELCOME", 4),
-          ("model", "A model:", 4), ("generate", "# GENERATE", 4), ("step", "# STEP", 4), ("call", "A call:", 4),
-          ("reply", "A reply:", 4), ("hello bytes", "A session with 64 entries", 0)]
+          ("submission", "# SUBMISSION ENTRY", 3), ("completion", "# COMPLETION ENTRY", 3),
+          ("row", "with the masks _documents_", 3), ("handle", "A handle; kinds are", 3), ("HELLO", "# HELLO", 4),
+          ("WELCOME", "# WELCOME", 4), ("model", "A model:", 4), ("generate", "# GENERATE", 4), ("step", "# STEP", 4),
+          ("call", "A call:", 4), ("reply", "A reply:", 4), ("hello bytes", "A session with 64 entries", 0)]
 # A header, the prefix of its constants, and the line before their table.
 CONSTANTS = [("ipc/ring.h", "RING_OP_", "# OPERATIONS"), ("ipc/ring.h", "RING_CQE_", "Kinds:"),
              ("ipc/ring.h", "RING_DETAIL_", "Details, with"), ("types.h", "MIMEO_FINISH_", "Values of _finish_"),
@@ -118,9 +118,21 @@ def test_client_of_another_version_is_refused_by_the_versions_alone():
     sock.connect(str(rig.shared.daemon.socket))
     own = client.Client.__new__(client.Client)
     own.socket = sock
-    own.send({client.VERSION: 6, 120: 1})
+    own.send({client.VERSION: client.PROTOCOL_VERSION + 1, 120: 1})
     answer, fds = own.receive()
-    assert answer[client.STATUS] == -201 and answer[client.VERSION] == 5 and not fds, answer
+    assert answer[client.STATUS] == -201 and answer[client.VERSION] == client.PROTOCOL_VERSION and not fds, answer
+
+
+def test_client_refuses_a_message_that_ends_early():
+    own = client.Client.__new__(client.Client)
+    own.socket, daemon = client.socket.socketpair()
+    daemon.sendall(b"\x09\0\0\0\x81")
+    daemon.close()
+    try:
+        own.receive()
+    except client.Refused:
+        return
+    assert not "refused"
 
 
 class Shared(rig.Rig):
