@@ -37,6 +37,7 @@
 #define MSG_SOCKET_MAX (64u << 10) /* a message on a socket, behind its 4-byte length */
 #define MSG_DEPTH_MAX 8
 #define MSG_TEXT_MAX 256
+#define MSG_HELLO_MAX 1024u /* a HELLO, behind its length; it has some 60 */
 #define MSG_CALL_MAX 512u /* a call on a session's socket, behind its length */
 #define MSG_PROTOCOL_VERSION 6u
 

@@ -20,7 +20,7 @@
 #include "ipc/cleanup.h"
 
 /*
- * From accept to WELCOME. The peer is untrusted: it gets one buffer of HELLO_BYTES_MAX, one deadline and
+ * From accept to WELCOME. The peer is untrusted: it gets one buffer of MSG_HELLO_MAX, one deadline and
  * its user's share of max_greetings. Anything but a HELLO in time is answered, if the socket has
  * space, and closed. A HELLO that exceeds a limit now and asks to wait stays in line: whenever a session
  * ends, the first waiting client that fits is admitted.
@@ -28,7 +28,6 @@
 
 #define GREETINGS_WHAT "clients that are connecting"
 #define GREETINGS_PER_UID(serve) ((serve)->options.max_greetings / 4)
-#define HELLO_BYTES_MAX 1024u /* behind the length; a HELLO has some 60 */
 
 struct greeting {
 	struct serve *serve;
@@ -39,7 +38,7 @@ struct greeting {
 	bool in_line; /* hello is complete and waits for a place */
 	struct msg_hello hello;
 	uint32_t n_bytes;
-	uint8_t bytes[4 + HELLO_BYTES_MAX + 1]; /* one byte more than allowed, to detect it */
+	uint8_t bytes[4 + MSG_HELLO_MAX + 1]; /* one byte more than allowed, to detect it */
 	struct greeting *prev, *next;
 };
 
@@ -192,12 +191,12 @@ static bool handshake_advance(struct greeting *greeting)
 	uint32_t length;
 
 	int rc = socket_parse_length(
-		greeting->bytes, greeting->n_bytes, HELLO_BYTES_MAX, &length);
+		greeting->bytes, greeting->n_bytes, MSG_HELLO_MAX, &length);
 	if (rc == 0)
 		return false;
 	if (rc == -EMSGSIZE)
 		snprintf(text, sizeof(text), "a message of %u bytes, where HELLO has 1 to %u",
-			length, HELLO_BYTES_MAX);
+			length, MSG_HELLO_MAX);
 	if (rc < 0)
 		handshake_refuse(greeting, MIMEO_E_PROTOCOL, text);
 	else

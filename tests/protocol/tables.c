@@ -196,6 +196,11 @@ static void print_hello(void)
 	printf("\n");
 }
 
+static void print_most_bytes(void)
+{
+	printf("most bytes:\nHELLO %u\ncall %u\nothers %u\n", MSG_HELLO_MAX, MSG_CALL_MAX, MSG_SOCKET_MAX);
+}
+
 int main(void)
 {
 	const struct msg_table *welcome = &msg_welcome_table;
@@ -214,5 +219,6 @@ int main(void)
 	print_message("call", &msg_call_table);
 	print_message("reply", &msg_reply_table);
 	print_hello();
+	print_most_bytes();
 	return 0;
 }

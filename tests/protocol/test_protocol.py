@@ -19,7 +19,8 @@ TABLES = [("versions", "# VERSIONS", 2), ("control", "The file begins with the c
           ("submission", "# SUBMISSION ENTRY", 3), ("completion", "# COMPLETION ENTRY", 3),
           ("row", "with the masks _documents_", 3), ("handle", "A handle; kinds are", 3), ("HELLO", "# HELLO", 4),
           ("WELCOME", "# WELCOME", 4), ("model", "A model:", 4), ("generate", "# GENERATE", 4), ("step", "# STEP", 4),
-          ("call", "A call:", 4), ("reply", "A reply:", 4), ("hello bytes", "A session with 64 entries", 0)]
+          ("call", "A call:", 4), ("reply", "A reply:", 4), ("hello bytes", "A session with 64 entries", 0),
+          ("most bytes", "The path is that of", 2)]
 # A header, the prefix of its constants, and the line before their table.
 CONSTANTS = [("ipc/ring.h", "RING_OP_", "# OPERATIONS"), ("ipc/ring.h", "RING_CQE_", "Kinds:"),
              ("ipc/ring.h", "RING_DETAIL_", "Details, with"), ("types.h", "MIMEO_FINISH_", "Values of _finish_"),
