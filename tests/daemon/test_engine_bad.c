@@ -81,6 +81,7 @@ static void test_headers_are_refused_by_what_is_wrong(void **state)
 		struct rig_expected expected;
 	} cases[] = {
 		{2, 0, {MIMEO_E_UNKNOWN_MODEL, RING_DETAIL_MODEL, 2, 2}},
+		{UINT32_MAX, 0, {MIMEO_E_UNKNOWN_MODEL, RING_DETAIL_MODEL, INT32_MAX, 2}},
 		{0, MIMEO_DRAFT_MAX + 1, {MIMEO_E_INVALID, RING_DETAIL_RANGE, MSG_DRAFT_TOKENS}},
 		{0, MIMEO_DRAFT_NONE - 1, {MIMEO_E_INVALID, RING_DETAIL_RANGE, MSG_DRAFT_TOKENS}},
 	};

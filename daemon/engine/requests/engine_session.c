@@ -124,7 +124,8 @@ struct runner *engine_session_model(
 	struct runner *runner;
 
 	if (id >= end) {
-		*ret_detail = (struct msg_detail){RING_DETAIL_MODEL, {(int32_t)id, (int32_t)end}};
+		*ret_detail = (struct msg_detail){
+			RING_DETAIL_MODEL, {id > INT32_MAX ? INT32_MAX : (int32_t)id, (int32_t)end}};
 		return NULL;
 	}
 	runner = runners_find(session->accounting->runners, id);
