@@ -17,11 +17,12 @@ import socket
 import struct
 import sys
 
-PROTOCOL_VERSION, RING_VERSION, MAGIC = 5, 2, 0x6f656d696d
+PROTOCOL_VERSION, RING_VERSION, MAGIC = 6, 2, 0x6f656d696d
 SEALS, F_GET_SEALS = 0x0001 | 0x0002 | 0x0004, 1034
 # Keys of the maps.
 MODEL, N_TOKENS, MAX_TOKENS = 1, 15, 3
-VERSION, ENTRIES, ARENA_BYTES, WAIT_MS, NAME, MODELS, STATUS, TEXT, MAX_SEQ_LEN = 32, 34, 35, 43, 36, 40, 41, 42, 66
+VERSION, ENTRIES, ARENA_BYTES, WAIT_MS, NAME = 32, 34, 35, 43, 36
+MODELS, MODEL_IDS, STATUS, TEXT, MAX_SEQ_LEN = 40, 73, 41, 42, 66
 OP_GENERATE = 1
 KIND_FINAL = 2
 SQE, CQE = struct.Struct("<QIIHHIQIIIIIII"), struct.Struct("<QIIiBBHII4iIII")  # without the stamp
@@ -102,7 +103,7 @@ class Client:
         if welcome.get(STATUS, 0) < 0:
             raise Refused(f"{welcome[STATUS]}: {welcome.get(TEXT, '')}")
         assert welcome[VERSION] == PROTOCOL_VERSION and welcome[ENTRIES] == entries and len(fds) in (3, 5)
-        self.models = {model[NAME]: (index, model) for index, model in enumerate(welcome[MODELS])}
+        self.models = {model[NAME]: (id_, model) for id_, model in zip(welcome[MODEL_IDS], welcome[MODELS])}
         self.region_fd, self.sq_bell, self.cq_bell, *self.lives = fds
         self.map(entries, arena_bytes)
         self.sq_index = self.cq_index = self.generation = 0
@@ -174,8 +175,8 @@ class Client:
         """Yields the tokens as they come."""
         if name not in self.models:
             raise Refused(f"no model {name}")
-        index, _ = self.models[name]
-        header = pack({MODEL: index, N_TOKENS: len(tokens), MAX_TOKENS: max_tokens})
+        id_, _ = self.models[name]
+        header = pack({MODEL: id_, N_TOKENS: len(tokens), MAX_TOKENS: max_tokens})
         payload = array.array("i", tokens).tobytes()
         output = 1024 + (len(payload) + 63) // 64 * 64
         self.region[self.arena:self.arena + len(header)] = header
@@ -200,8 +201,8 @@ class Client:
 def main(path, name=None, tokens="", max_tokens="64"):
     client = Client(path)
     if name is None:
-        for model, (index, facts) in client.models.items():
-            print(index, model, facts[MAX_SEQ_LEN])
+        for model, (id_, facts) in client.models.items():
+            print(id_, model, facts[MAX_SEQ_LEN])
         return
     answer = client.generate(name, [int(token) for token in tokens.split(",")], int(max_tokens))
     print(",".join(str(token) for token in answer))

@@ -181,6 +181,17 @@ static void print_message(const char *name, const struct msg_table *table)
 		print_entry(&table->entries[i]);
 }
 
+/* The table's first list of maps. */
+static const struct msg_table *list_element(const struct msg_table *table)
+{
+	unsigned i = 0;
+
+	while (i < table->n_entries && table->entries[i].kind != MSG_KIND_LIST)
+		i++;
+	assert(i < table->n_entries);
+	return table->entries[i].element;
+}
+
 /* As it goes over the socket. */
 static void print_hello(void)
 {
@@ -213,7 +224,7 @@ int main(void)
 	print_handle();
 	print_message("HELLO", &msg_hello_table);
 	print_message("WELCOME", welcome);
-	print_message("model", welcome->entries[welcome->n_entries - 1].element);
+	print_message("model", list_element(welcome));
 	print_message("generate", &msg_generate_table);
 	print_message("step", &msg_step_table);
 	print_message("call", &msg_call_table);
