@@ -75,7 +75,7 @@ static uint32_t reload_compare_model(const struct config *old, const struct conf
 	uint32_t n = 0;
 
 	if (!before) {
-		fprintf(out, "needs mimeoctl models load, or a restart: model %s is new\n", model->name);
+		fprintf(out, "needs a restart: model %s is new (or: mimeoctl models load)\n", model->name);
 		return 1;
 	}
 	if (strcmp(before->dir, model->dir) != 0)
@@ -101,7 +101,7 @@ static uint32_t reload_compare_all(const struct config *old, const struct config
 	for (uint32_t i = 0; i < old->n_models; i++) {
 		if (reload_find_model(new, old->models[i].name))
 			continue;
-		fprintf(out, "needs mimeoctl models unload, or a restart: model %s is no longer configured\n",
+		fprintf(out, "needs a restart: model %s is no longer configured (or: mimeoctl models unload)\n",
 			old->models[i].name);
 		n++;
 	}
