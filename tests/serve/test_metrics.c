@@ -25,7 +25,7 @@ static void test_metrics_are_an_exposition(void **state)
 		"# TYPE mimeo_replays_total counter\n",
 		"\nmimeo_shared_replays_total 0\n",
 		"\nmimeo_slots_free 7\n",
-		"\nmimeo_slots 8\n",
+		"\nmimeo_slots 48\n",
 		"\nmimeo_pages_free{model=\"tinycalc\"} 90\n",
 		"\nmimeo_graph_captures_total{model=\"tinycalc\"} 5\n",
 		"\nmimeo_weights_bytes{model=\"tinycalc\"} 4600000\n",
