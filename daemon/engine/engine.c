@@ -170,6 +170,9 @@ static int engine_init_runners(struct engine *engine, struct model_error *error)
 		options->model = options->draft = NULL; /* the runner's */
 		if (rc)
 			return rc;
+		rc = models_name(engine, runner->options.name);
+		if (rc)
+			return rc;
 		runner->place = i;
 		runner_set_id(runner, engine->next_id++);
 	}
@@ -329,5 +332,6 @@ void engine_free(struct engine *engine)
 	mailbox_deinit(&engine->mailbox);
 	free(engine->check_uses);
 	trace_deinit(&engine->trace);
+	free(engine->names);
 	free(engine);
 }

@@ -365,6 +365,8 @@ uint32_t engine_n_models(const struct engine *engine);
 uint64_t engine_bytes_of_session(
 	const struct engine *engine, uint32_t entries, uint64_t arena_bytes);
 void engine_model_facts(const struct engine *engine, uint32_t model, struct engine_model_facts *ret);
+/* The name of the model of that id, even if it is gone; until the next engine_post_load. On the loop thread. */
+const char *engine_model_name(const struct engine *engine, uint32_t id);
 
 struct engine_graph_facts {
 	const char *owner;      /* "target"; "draft prefill", "draft decode" */

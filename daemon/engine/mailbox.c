@@ -173,6 +173,9 @@ int engine_post_load(struct engine *engine, struct runner *model)
 
 	if (!models_have_room(engine))
 		return -ENOSPC;
+	rc = models_name(engine, model->options.name);
+	if (rc)
+		return rc;
 	runner_set_id(model, engine->next_id);
 	rc = mailbox_post(engine, (struct command){.kind = COMMAND_LOAD, .model = model});
 	if (!rc)

@@ -105,6 +105,23 @@ bool models_have_room(const struct engine *engine)
 	return engine->served.n + atomic_load(&engine->n_leaving) < ENGINE_MODELS_MAX;
 }
 
+int models_name(struct engine *engine, const char *name)
+{
+	char(*names)[sizeof(engine->names[0])] = reallocarray(engine->names, engine->next_id + 1, sizeof(names[0]));
+
+	if (!names)
+		return -ENOMEM;
+	engine->names = names;
+	snprintf(names[engine->next_id], sizeof(names[0]), "%s", name);
+	return 0;
+}
+
+const char *engine_model_name(const struct engine *engine, uint32_t id)
+{
+	assert(id < engine->next_id);
+	return engine->names[id];
+}
+
 void models_show(struct engine *engine, struct runner *runner)
 {
 	assert(runner->id == engine->next_id && engine->served.n < ENGINE_MODELS_MAX);

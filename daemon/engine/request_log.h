@@ -3,9 +3,9 @@
 #define MIMEO_DAEMON_ENGINE_REQUEST_LOG_H
 
 /*
- * Generate and step requests that have ended, from the engine's thread to the loop thread: a ring of fixed size, in which
- * nobody waits for the other. If the loop thread is late, records are lost and counted. Off until the loop thread switches it on; then a
- * record costs a copy: no allocation, lock or system call.
+ * Generate and step requests that have ended, from the engine's thread to the loop thread: a ring of fixed size, in
+ * which nobody waits for the other. If the loop thread is late, records are lost and counted. Off until the loop thread
+ * switches it on; then a record costs a copy: no allocation, lock or system call.
  */
 
 #include <stdatomic.h>
@@ -21,7 +21,7 @@ struct request_record {
 	pid_t pid;
 	uid_t uid;
 	char client[32];
-	const char *model;      /* lives as long as the engine; NULL: it was refused */
+	char model[64]; /* a copy: the record may outlive the model; "": it was refused */
 	const char *op, *class; /* "generate", "step"; "normal"; static; class NULL: it was refused */
 	int status;
 	unsigned finish;

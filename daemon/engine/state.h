@@ -25,6 +25,7 @@ struct engine {
 	struct runners runners; /* the engine's thread's */
 	struct runners served;  /* the loop thread's: those of them that are not being unloaded */
 	uint32_t next_id;       /* the loop thread's: of the next model */
+	char (*names)[64];      /* the loop thread's: [next_id], of models that are gone, too */
 	_Atomic uint32_t n_leaving; /* engine_post_unload was called for them, and they are in `runners` */
 	struct stream *dry;     /* the loader's: where models are warmed up and captured while others serve */
 	struct reports reports;
@@ -44,6 +45,8 @@ struct engine {
 void engine_set_limits(struct engine *engine);
 /* The loop thread: is there a place for one more; show it to new sessions; show it no more. */
 bool models_have_room(const struct engine *engine);
+/* Keep the next model's name, before it gets its id. 0 or -ENOMEM. */
+int models_name(struct engine *engine, const char *name);
 void models_show(struct engine *engine, struct runner *runner);
 void models_hide(struct engine *engine, uint32_t id);
 /* The engine's thread, by the mailbox: a model of engine_post_load joins; one of engine_post_unload begins to leave. */

@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define TRACE_EVENTS (1u << 17) /* 10 MiB */
+#define TRACE_EVENTS (1u << 17) /* 11 MiB */
 
 /* Times are CLOCK_MONOTONIC in nanoseconds. `values` are 0 where a kind has fewer. */
 enum trace_kind {
@@ -35,10 +35,11 @@ struct trace_event {
 	uint32_t session; /* of rows and requests */
 	uint64_t begin_ns, end_ns, middle_ns[2];
 	uint64_t id;
-	const char *name;  /* static, or NULL */
-	const char *model; /* lives as long as the engine, or NULL */
+	const char *name; /* static, or NULL */
+	uint32_t model;   /* its id, of steps, rows, launches and requests; it may be gone: engine_model_name */
 	uint32_t values[6];
 };
+_Static_assert(sizeof(struct trace_event) == 88, "TRACE_EVENTS are 11 MiB, as mimeoctl(1) has it");
 
 struct trace {
 	_Atomic bool on;

@@ -50,7 +50,7 @@ static void lines_write(const struct request_record *record)
 		lines_add_count(&fields, "request", record->id);
 	lines_add_text(&fields, "outcome", lines_outcome(record));
 	lines_add_text(&fields, "op", record->op);
-	lines_add_text(&fields, "model", record->model);
+	lines_add_text(&fields, "model", record->model[0] ? record->model : NULL);
 	lines_add_text(&fields, "class", record->class);
 	lines_add_count(&fields, "session", record->session);
 	lines_add_count(&fields, "user", record->uid);

@@ -53,15 +53,13 @@ static void json_slice(
 		json_us(end_ns > begin_ns ? end_ns - begin_ns : 0));
 }
 
-static void json_model(FILE *out, const struct trace_event *event)
+static void json_model(FILE *out, const char *model)
 {
-	if (!event->model)
-		return;
 	fputs(",\"model\":", out);
-	json_put_text(out, event->model);
+	json_put_text(out, model);
 }
 
-static void json_step(FILE *out, const struct trace_event *event)
+static void json_step(FILE *out, const struct trace_event *event, const char *model)
 {
 	const uint32_t *values = event->values;
 
@@ -73,7 +71,7 @@ static void json_step(FILE *out, const struct trace_event *event)
 			values[4], values[5], values[3]);
 	else
 		fprintf(out, ",\"eager\":\"%s\"", event->name);
-	json_model(out, event);
+	json_model(out, model);
 	fputs("}}", out);
 	if (!event->middle_ns[0])
 		return;
@@ -99,7 +97,7 @@ static void json_row(FILE *out, const struct trace_event *event)
 }
 
 /* The request's life as a slice, with its parts within. */
-static void json_request(FILE *out, const struct trace_event *event)
+static void json_request(FILE *out, const struct trace_event *event, const char *model)
 {
 	const uint64_t process = JSON_SESSIONS + event->session, started = event->middle_ns[0], first = event->middle_ns[1];
 	const uint32_t *values = event->values;
@@ -112,7 +110,7 @@ static void json_request(FILE *out, const struct trace_event *event)
 	fprintf(out, "\"request\":%" PRIu64 ",\"prompt_tokens\":%u,\"cached_tokens\":%u,\"generated_tokens\":%u"
 		",\"status\":\"%s\"", event->id, values[0], values[1], values[2],
 		mimeo_status_name(-(int)values[3]));
-	json_model(out, event);
+	json_model(out, model);
 	fputs("}}", out);
 	json_slice(out, "queue", process, event->id, event->begin_ns, started ? started : event->end_ns);
 	fputs("}}", out);
@@ -126,11 +124,11 @@ static void json_request(FILE *out, const struct trace_event *event)
 	fputs("}}", out);
 }
 
-void trace_json_event(FILE *out, const struct trace_event *event)
+void trace_json_event(FILE *out, const struct engine *engine, const struct trace_event *event)
 {
 	switch (event->kind) {
 	case TRACE_STEP:
-		json_step(out, event);
+		json_step(out, event, engine_model_name(engine, event->model));
 		break;
 	case TRACE_ROW:
 		json_row(out, event);
@@ -151,7 +149,7 @@ void trace_json_event(FILE *out, const struct trace_event *event)
 		json_engine(out, "sleep", event);
 		break;
 	case TRACE_REQUEST:
-		json_request(out, event);
+		json_request(out, event, engine_model_name(engine, event->model));
 		break;
 	}
 }

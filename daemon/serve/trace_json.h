@@ -10,11 +10,12 @@
 
 #include <stdio.h>
 
+#include "daemon/engine/engine.h"
 #include "daemon/engine/trace.h"
 
 /* The names of process 1 and its threads. */
 void trace_json_begin(FILE *out);
-/* One event, with a comma before it. */
-void trace_json_event(FILE *out, const struct trace_event *event);
+/* One event, with a comma before it. The engine has the names of models. */
+void trace_json_event(FILE *out, const struct engine *engine, const struct trace_event *event);
 
 #endif

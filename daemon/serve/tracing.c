@@ -63,7 +63,7 @@ static void tracing_read(struct serve *serve, uint64_t from, struct reply *reply
 	if (from == first)
 		trace_json_begin(out);
 	for (at = from; at < end && at - from < TRACING_EVENTS_A_REPLY; at++)
-		trace_json_event(out, &trace->events[at % TRACE_EVENTS]);
+		trace_json_event(out, serve->options.engine, &trace->events[at % TRACE_EVENTS]);
 	if (fclose(out) != 0) {
 		reply_say(reply, MIMEO_E_NO_MEMORY, "out of memory for the trace");
 		return;

@@ -366,6 +366,52 @@ static void test_requests_on_an_unloaded_model_end_once_and_others_go_on(void **
 		(struct rig_expected){MIMEO_E_UNKNOWN_MODEL, RING_DETAIL_UNLOADED, (int32_t)id});
 }
 
+static uint32_t unload_under_requests(struct rig *rig)
+{
+	const uint32_t id = rig_load(rig);
+	struct rig_client *client = rig_other(rig, RIG_ENTRIES);
+	struct rig_result results[RIG_ENTRIES] = {{0}};
+
+	for (uint32_t i = 0; i < 4; i++)
+		rig_submit(client, ask_of(client, i, id, "count FROM 1\n", 200));
+	rig_wait_steps(rig, atomic_load(&engine_stats(rig->engine)->n_steps) + 1);
+	rig_unload(rig, id);
+	for (uint32_t i = 0; i < 4; i++)
+		rig_wait(client, results, i);
+	return id;
+}
+
+/* A scribbled or freed name is what a sanitizer or the comparison finds. */
+static void test_log_and_trace_name_a_model_that_is_gone(void **state)
+{
+	struct rig *rig = *state;
+	struct request_log *log = engine_request_log(rig->engine);
+	struct trace *trace = engine_trace(rig->engine);
+	struct request_record record;
+	uint64_t first, end;
+	uint32_t id, n_records = 0, n_requests = 0, n_steps = 0;
+
+	atomic_store(&log->on, true);
+	assert_int_equal(trace_start(trace), 0);
+	id = unload_under_requests(rig);
+	trace_stop(trace);
+	while (request_log_take(log, &record)) {
+		assert_memory_equal(record.model, "loaded-", 7);
+		assert_string_equal(record.model, engine_model_name(rig->engine, id));
+		n_records++;
+	}
+	assert_int_equal(n_records, 4);
+	trace_range(trace, &first, &end);
+	for (uint64_t i = first; i < end; i++) {
+		const struct trace_event *event = &trace->events[i % TRACE_EVENTS];
+
+		n_requests += event->kind == TRACE_REQUEST && event->model == id;
+		n_steps += event->kind == TRACE_STEP && event->model == id;
+	}
+	assert_int_equal(n_requests, 4);
+	assert_true(n_steps > 0);
+}
+
 static void test_sequences_of_an_unloaded_model_can_be_closed_alone(void **state)
 {
 	struct rig *rig = *state;
@@ -500,6 +546,7 @@ int main(void)
 		RIG_TEST(test_a_model_is_loaded_with_its_draft, .mode = GRAPH_FULL_AND_PIECEWISE, .n_drafts = 3),
 		LOAD_TEST(test_a_load_that_fails_leaves_nothing),
 		LOAD_TEST(test_requests_on_an_unloaded_model_end_once_and_others_go_on),
+		LOAD_TEST(test_log_and_trace_name_a_model_that_is_gone),
 		LOAD_TEST(test_sequences_of_an_unloaded_model_can_be_closed_alone),
 		LOAD_TEST(test_the_last_model_may_go_and_another_come),
 		LOAD_TEST(test_an_id_is_never_given_to_a_second_model),

@@ -81,12 +81,12 @@ static void test_trace_has_steps_rows_and_lives_of_requests(void **state)
 
 	assert_int_equal(trace_status(harness, "start", 0), 0);
 	trace_put(events, &(struct trace_event){.kind = TRACE_STEP, .begin_ns = 5000, .end_ns = 9000,
-		.middle_ns = {8000}, .id = 3, .name = "FULL", .model = "a\"b", .values = {2, 7, 5, 1, 8, 4}});
+		.middle_ns = {8000}, .id = 3, .name = "FULL", .model = 7, .values = {2, 7, 5, 1, 8, 4}});
 	trace_put(events, &(struct trace_event){.kind = TRACE_ROW, .session = 4, .begin_ns = 5000, .end_ns = 9000,
 		.id = 17, .name = "prompt", .values = {5, 3}});
 	trace_put(events, &(struct trace_event){.kind = TRACE_SLEEP, .begin_ns = 5500, .end_ns = 8500});
 	trace_put(events, &(struct trace_event){.kind = TRACE_REQUEST, .session = 4, .begin_ns = 1000, .end_ns = 20000,
-		.middle_ns = {4000, 9500}, .id = 17, .name = "generate", .model = "m",
+		.middle_ns = {4000, 9500}, .id = 17, .name = "generate",
 		.values = {5, 2, 6, (uint32_t)-MIMEO_E_DEADLINE, 0}});
 	assert_int_equal(trace_status(harness, "stop", 0), 0);
 	struct answer *answer = trace(harness, "read", 0);

@@ -425,7 +425,7 @@ static int step_launch_one(struct lane *lane, struct runner *runner, bool *ret_l
 			.begin_ns = begin,
 			.end_ns = clock_ns(),
 			.id = inflight->number,
-			.model = runner->options.name});
+			.model = runner->id});
 	*ret_launched = true;
 	return 0;
 }

@@ -31,7 +31,7 @@ void tracing_step(struct lane *lane, const struct inflight *inflight, uint64_t b
 		.middle_ns = {inflight_is_divided(inflight) ? *inflight->slot->results_ns + lag : 0},
 		.id = inflight->number,
 		.name = entry ? graph_mode_name(entry->descriptor.mode) : eager_reason_name(inflight->eager),
-		.model = inflight->runner->options.name,
+		.model = inflight->runner->id,
 		.values = {inflight->n_rows, record->n_tokens, inflight->n_prompt,
 			entry ? graph_entry_padding(entry, record->n_tokens) : 0, entry ? entry->descriptor.tokens : 0,
 			entry ? entry->descriptor.rows : 0},

@@ -54,7 +54,7 @@ static void ended_trace(const struct request *request, uint64_t now)
 		.middle_ns = {request->started_ns, request->first_token_ns},
 		.id = request->order,
 		.name = request_op_name(request->op),
-		.model = request->runner->options.name,
+		.model = request->runner->id,
 		.values = {request->n_prompt, request->n_cached, request->n_generated, (uint32_t)-request->end.status,
 			request->end.finish},
 	});
@@ -75,9 +75,8 @@ void ended_request(const struct request *request)
 		ended_trace(request, now);
 	if (!request_log_is_on(request->session->accounting->request_log))
 		return;
-	ended_record(request->session, &(struct request_record){
+	struct request_record record = {
 		.id = request->order,
-		.model = request->runner->options.name,
 		.op = request_op_name(request->op),
 		.class = request_class_name(request->class),
 		.status = request->end.status,
@@ -89,7 +88,10 @@ void ended_request(const struct request *request)
 		.started_ns = request->started_ns,
 		.first_token_ns = request->first_token_ns,
 		.ended_ns = now,
-	});
+	};
+	_Static_assert(sizeof(record.model) == sizeof(request->runner->options.name), "as long");
+	memcpy(record.model, request->runner->options.name, sizeof(record.model));
+	ended_record(request->session, &record);
 }
 
 /* An entry that became no request; id 0: it has none. */
