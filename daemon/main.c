@@ -43,7 +43,7 @@ static int main_serve(const struct config *config, int argc, char **argv, const 
 	}
 	startup_allow_reload(startup, argc, argv, default_config);
 	int status = startup_serve(startup, &abandoned);
-	/* The engine's thread still uses the memory of sessions, which startup_free would release. */
+	/* The engine's or the loader's thread still uses what startup_free would release. */
 	if (abandoned)
 		_exit(status);
 	startup_free(startup);

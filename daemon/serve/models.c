@@ -22,6 +22,7 @@ enum models_state { MODELS_IDLE, MODELS_LOADING, MODELS_LEAVING, MODELS_FREEING 
 
 struct models {
 	struct serve *serve;
+	struct serve_loader loader; /* the loader may outlive `serve` */
 	enum models_state state;   /* of the only order; the loop thread's */
 	char name[64];             /* the order's model */
 	struct models_waiter waiter; /* `reply` NULL: nobody waits any more */
@@ -42,7 +43,7 @@ struct models {
 
 static void models_work(struct models *models)
 {
-	const struct serve_loader *loader = &models->serve->options.loader;
+	const struct serve_loader *loader = &models->loader;
 
 	models->rc = 0;
 	if (models->model) {
@@ -189,6 +190,7 @@ static int models_new(struct serve *serve)
 	if (!models)
 		return -ENOMEM;
 	models->serve = serve;
+	models->loader = serve->options.loader;
 	pthread_mutex_init(&models->lock, NULL);
 	pthread_cond_init(&models->changed, NULL);
 	models->fd = doorbell_new();
@@ -204,10 +206,26 @@ static int models_new(struct serve *serve)
 	return rc;
 }
 
+bool models_is_working(const struct serve *serve)
+{
+	struct models *models = serve->models;
+	bool working;
+
+	if (!models)
+		return false;
+	pthread_mutex_lock(&models->lock);
+	working = models->work;
+	pthread_mutex_unlock(&models->lock);
+	return working;
+}
+
 void models_free(struct models *models)
 {
 	if (!models)
 		return;
+	loop_remove(models->serve->loop, models->source);
+	if (models_is_working(models->serve))
+		return; /* what the loader's thread uses stays */
 	if (models->thread) {
 		pthread_mutex_lock(&models->lock);
 		models->stop = true;
@@ -216,7 +234,6 @@ void models_free(struct models *models)
 		pthread_join(models->thread, NULL);
 	}
 	engine_model_free(models->model);
-	loop_remove(models->serve->loop, models->source);
 	if (models->fd >= 0)
 		close(models->fd);
 	pthread_cond_destroy(&models->changed);

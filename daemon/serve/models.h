@@ -29,7 +29,9 @@ void models_forget(struct serve *serve, const void *userdata);
 const char *models_progress(const struct serve *serve, char text[static SERVE_PROGRESS_MAX]);
 /* Take the models that the engine hands back. */
 void models_take(struct serve *serve);
-/* Waits for the loader's thread. */
+/* Does the loader's thread work on an order? It cannot be stopped. */
+bool models_is_working(const struct serve *serve);
+/* If the loader's thread works, it goes on with what it uses: the process has to end without freeing that. */
 void models_free(struct models *models);
 
 #endif

@@ -490,5 +490,7 @@ int serve_run(struct serve *serve)
 			operators_accept(serve);
 		}
 	}
+	if (models_is_working(serve))
+		serve->result |= SERVE_LOADING;
 	return serve->result;
 }

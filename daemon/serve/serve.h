@@ -83,8 +83,8 @@ struct serve;
 
 /* Makes the loop and handles the signals from now on. 0 or -errno. */
 int serve_new(const struct serve_options *options, struct serve **ret);
-/* Sessions that the engine still uses, after SERVE_ABANDONED only, stay allocated; then the engine must
- * not be freed either. */
+/* Sessions that the engine still uses, after SERVE_ABANDONED only, and what loads a model, after SERVE_LOADING, stay
+ * allocated; then the engine must not be freed either. */
 void serve_free(struct serve *serve);
 
 enum serve_result {
@@ -94,6 +94,7 @@ enum serve_result {
 	                          sessions */
 	SERVE_DEVICE_LOST_ABANDONED = 3, /* both */
 	SERVE_CUT_OFF = 4, /* beside any of these: the drain timeout ended requests */
+	SERVE_LOADING = 8, /* beside any of these: a model is being loaded or freed, with the engine */
 };
 
 /* Accept and serve until it ends. Bits of enum serve_result, or -errno if it could not start

@@ -441,7 +441,8 @@ int startup_serve(struct startup *startup, bool *ret_abandoned)
 		*ret_abandoned = true;
 		return MIMEOD_EXIT_ERROR;
 	}
-	*ret_abandoned = rc & SERVE_ABANDONED;
+	*ret_abandoned = rc & (SERVE_ABANDONED | SERVE_LOADING);
+	rc &= ~SERVE_LOADING;
 	if (rc & SERVE_DEVICE_LOST)
 		return MIMEOD_EXIT_DEVICE_LOST;
 	if (rc & SERVE_CUT_OFF)

@@ -211,6 +211,56 @@ static void test_file_in_the_place_of_a_socket_stays(void **state)
 	assert_int_equal(access(harness->admin_socket, F_OK), -1);
 }
 
+/* ---- a load that goes on ---- */
+
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool runs, may_end;
+} load = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER};
+
+static int load_begin(void *userdata, const char *name, const char *path, const char *settings, void **ret_job,
+	char *text, size_t size)
+{
+	return 0;
+}
+
+static int load_run(void *userdata, void *job, struct runner **ret, char *text, size_t size)
+{
+	pthread_mutex_lock(&load.lock);
+	load.runs = true;
+	pthread_cond_broadcast(&load.changed);
+	while (!load.may_end)
+		pthread_cond_wait(&load.changed, &load.lock);
+	pthread_mutex_unlock(&load.lock);
+	return -ECANCELED;
+}
+
+static void configure_loader(struct harness *harness)
+{
+	harness->options.loader = (struct serve_loader){.begin = load_begin, .run = load_run};
+}
+
+static void test_serving_ends_while_a_model_is_loaded(void **state)
+{
+	struct harness *harness = *state;
+	int fd = operator_connect(harness);
+
+	assert_int_equal(ask_send(fd, &(struct ask){.op = "load", .model = "second", .path = "/x"}), 0);
+	pthread_mutex_lock(&load.lock);
+	while (!load.runs)
+		pthread_cond_wait(&load.changed, &load.lock);
+	pthread_mutex_unlock(&load.lock);
+	assert_int_equal(kill(getpid(), SIGTERM), 0);
+	assert_int_equal(harness_join(harness), SERVE_LOADING);
+	expect_closed(fd);
+	close(fd);
+	pthread_mutex_lock(&load.lock);
+	load.may_end = true;
+	pthread_cond_broadcast(&load.changed);
+	pthread_mutex_unlock(&load.lock);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -226,6 +276,7 @@ int main(void)
 		harness_test(test_lost_device_detaches_all_and_has_its_own_result),
 		harness_test(test_status_and_metrics_tell_of_a_lost_device),
 		harness_test(test_second_daemon_on_a_live_socket_is_refused),
+		harness_test_with(test_serving_ends_while_a_model_is_loaded, configure_loader),
 	};
 
 	return cmocka_run_group_tests_name("end", tests, NULL, NULL);
