@@ -102,9 +102,7 @@ int attach_session(struct serve *serve, int fd, const struct socket_peer *peer,
 		return rc;
 	}
 	assert(session->source && !session->detaching);
-	DL_APPEND(serve->sessions, session);
-	serve->n_sessions++;
-	serve->n_sessions_total++;
+	session_join(session);
 	if (calls_may_import(session))
 		socket_pass_rights(fd, true);
 	/* WELCOME comes last: a client that gets it has a session, and one that has none gets exactly one

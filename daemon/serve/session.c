@@ -50,6 +50,26 @@ void sessions_retry(struct serve *serve)
 	}
 }
 
+void session_join(struct session *session)
+{
+	struct serve *serve = session->serve;
+
+	(void)user_totals_find(&serve->user_totals, session->port.uid); /* by the order in which users attach */
+	DL_APPEND(serve->sessions, session);
+	serve->n_sessions++;
+	serve->n_sessions_total++;
+}
+
+void session_leave(struct session *session)
+{
+	struct serve *serve = session->serve;
+
+	assert(serve->n_sessions > 0);
+	user_totals_add(&serve->user_totals, &session->port, false);
+	DL_DELETE(serve->sessions, session);
+	serve->n_sessions--;
+}
+
 void session_deinit(struct session *session)
 {
 	assert(!buffers_busy(session));
@@ -66,17 +86,15 @@ void session_free(struct session *session)
 {
 	struct serve *serve = session->serve;
 
-	assert(session->detaching && session->posted && serve->n_sessions > 0);
+	assert(session->detaching && session->posted);
 	assert(!session->source && !session->pid_source);
 	session->detached = true;
 	if (buffers_busy(session))
 		return; /* until calls_on_builder */
-	user_totals_add(&serve->user_totals, &session->port, false);
+	session_leave(session);
 	session_deinit(session);
 	cleanup_close(&session->pidfd);
 	closer_hang_up(serve->closer, session->fd, session->port.uid);
-	DL_DELETE(serve->sessions, session);
-	serve->n_sessions--;
 	serve->line_moves = true;
 	free(session);
 }

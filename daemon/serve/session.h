@@ -28,6 +28,9 @@ struct session {
 void session_detach(struct session *session, const char *why);
 /* Log how the client broke the protocol, and detach. */
 void session_break(struct session *session, const char *what);
+/* Count it among serve->sessions, with its user; the other way round. */
+void session_join(struct session *session);
+void session_leave(struct session *session);
 /* Release what the session holds, except its socket and the peer's pidfd. */
 void session_deinit(struct session *session);
 /* The engine has released it: free it, or leave that to the builder's last job. */

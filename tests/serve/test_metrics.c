@@ -10,6 +10,8 @@
 #include <mimeo/types.h>
 
 #include "daemon/serve/admin_wire.h"
+#include "daemon/serve/exposition_users.h"
+#include "daemon/serve/session.h"
 
 static void assert_has_all(const char *text, const char *const *parts, size_t n)
 {
@@ -246,6 +248,45 @@ static void test_counters_of_a_user_keep_what_ended_sessions_had(void **state)
 	client_close(&client);
 }
 
+/* The samples of a metric of users; *ret: their values by place. */
+static uint32_t requests_of_users(const struct serve *serve, double ret[USER_TOTALS_MAX + 1])
+{
+	static struct metrics metrics;
+	struct exposition_names names;
+	uint32_t n = 0;
+
+	metrics.n_samples = metrics.n_dropped = 0;
+	exposition_users(serve, &names, &metrics);
+	for (uint32_t i = 0; i < metrics.n_samples; i++) {
+		if (strcmp(metrics.samples[i].name, "mimeo_user_requests_total") == 0)
+			ret[n++] = metrics.samples[i].value;
+	}
+	return n;
+}
+
+static void test_places_are_of_the_first_users_who_attach(void **state)
+{
+	enum { N = USER_TOTALS_MAX + 1 };
+	static struct session sessions[N];
+	static struct serve serve;
+	double before[N], after[N];
+
+	for (uint32_t i = 0; i < N; i++) {
+		sessions[i].serve = &serve;
+		sessions[i].port.uid = 1000 + i;
+		atomic_store(&sessions[i].port.n_requests, i + 1);
+		session_join(&sessions[i]);
+	}
+	assert_int_equal(requests_of_users(&serve, before), N);
+	assert_true(before[0] == 1 && before[N - 1] == N);
+	for (uint32_t i = N; i-- > 0;) {
+		session_leave(&sessions[i]);
+		assert_int_equal(requests_of_users(&serve, after), N);
+		assert_memory_equal(after, before, sizeof(after));
+	}
+	assert_null(serve.sessions);
+}
+
 /* ---- the page ---- */
 
 /* mimeo-metrics(7) without scdoc's backslashes. */
@@ -309,6 +350,7 @@ int main(void)
 		harness_test(test_histogram_counts_each_value_in_every_bucket_above_it),
 		harness_test(test_failures_are_counted_by_status),
 		harness_test(test_counters_of_a_user_keep_what_ended_sessions_had),
+		cmocka_unit_test(test_places_are_of_the_first_users_who_attach),
 		harness_test(test_page_has_every_metric_with_type_and_help_and_no_other),
 	};
 
