@@ -122,9 +122,9 @@ bool engine_turn(struct engine *engine)
 		if (!lane->late.due)
 			worked |= step_launch(lane);
 	}
+	worked |= models_hand_back(engine);
 	if (worked) {
 		completion_publish(accounting);
-		models_hand_back(engine);
 		engine_hand_back(engine);
 		engine_show_counters(engine);
 		if (lane->work_since_ns)

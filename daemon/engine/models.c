@@ -19,6 +19,8 @@
 #include "daemon/engine/requests/adjust.h"
 #include "daemon/engine/requests/finish.h"
 
+#define MODELS_FORGET_A_TURN 256u /* sequences, requests and pages, so that steps go on */
+
 /* ---- the loader's thread ---- */
 
 /* Nothing of it runs on the device until a step of its own does; captures run on the dry stream, too, whose
@@ -208,43 +210,85 @@ static bool models_is_unused(const struct engine *engine, const struct runner *r
 		late_is_done_with(runner);
 }
 
-static void models_forget_in(struct engine_session *session, const struct runner *runner)
+/* Returns how much work it was. */
+static uint32_t models_forget_sequence(struct sequence *sequence, const struct runner *runner)
 {
-	for (uint32_t i = 0; i < engine_session_n_sequences(session); i++) {
-		if (session->sequences[i].runner == runner)
-			sequence_orphan(&session->sequences[i]);
+	const uint32_t n_pages = sequence->table.n_pages;
+
+	if (sequence->runner != runner)
+		return 1;
+	sequence_orphan(sequence);
+	return 1 + n_pages;
+}
+
+static uint32_t models_forget_request(struct request *request, const struct runner *runner)
+{
+	if (request->runner == runner) {
+		assert(request->state == REQUEST_FREE);
+		request->runner = NULL;
 	}
-	for (uint32_t i = 0; i < session->n_requests; i++) {
-		if (session->requests[i].runner != runner)
-			continue;
-		assert(session->requests[i].state == REQUEST_FREE);
-		session->requests[i].runner = NULL;
+	return 1;
+}
+
+/* False: there are more. */
+static bool models_forget_in(struct engine_session *session, const struct runner *runner, uint32_t *most)
+{
+	const uint32_t n_sequences = engine_session_n_sequences(session), end = n_sequences + session->n_requests;
+
+	if (session->limits.models_end <= runner->id)
+		return true; /* the session is older than the model */
+	while (session->n_forgotten < end && *most > 0) {
+		const uint32_t i = session->n_forgotten++;
+		const uint32_t work = i < n_sequences
+			? models_forget_sequence(&session->sequences[i], runner)
+			: models_forget_request(&session->requests[i - n_sequences], runner);
+
+		*most -= work < *most ? work : *most;
 	}
+	return session->n_forgotten == end;
+}
+
+/* A part of the sessions' sequences and requests in each turn. False: there are more. */
+static bool models_forget(struct engine *engine, const struct runner *runner)
+{
+	const struct accounting *accounting = &engine->accounting;
+	uint32_t most = MODELS_FORGET_A_TURN;
+
+	for (uint32_t i = 0; i < accounting->n_sessions && engine->forgotten != runner; i++)
+		accounting->sessions[i]->n_forgotten = 0;
+	engine->forgotten = runner;
+	for (uint32_t i = 0; i < accounting->n_sessions; i++) {
+		if (!models_forget_in(accounting->sessions[i], runner, &most))
+			return false;
+	}
+	engine->forgotten = NULL;
+	return true;
 }
 
 static void models_take_out(struct engine *engine, uint32_t at)
 {
-	struct accounting *accounting = &engine->accounting;
 	struct runner *runner = engine->runners.all[at];
 
-	for (uint32_t i = 0; i < accounting->n_sessions; i++)
-		models_forget_in(accounting->sessions[i], runner);
 	models_remove(&engine->runners, at);
 	models_changed(engine);
 	atomic_fetch_sub(&engine->n_leaving, 1);
 	reports_post_model(&engine->reports, runner);
 }
 
-void models_hand_back(struct engine *engine)
+bool models_hand_back(struct engine *engine)
 {
 	if (!atomic_load_explicit(&engine->n_leaving, memory_order_relaxed))
-		return;
-	for (uint32_t i = 0; i < engine->runners.n;) {
-		if (engine->runners.all[i]->leaving && models_is_unused(engine, engine->runners.all[i]))
+		return false;
+	for (uint32_t i = 0; i < engine->runners.n; i++) {
+		const struct runner *runner = engine->runners.all[i];
+
+		if (!runner->leaving || !models_is_unused(engine, runner))
+			continue;
+		if (models_forget(engine, runner))
 			models_take_out(engine, i);
-		else
-			i++;
+		return true;
 	}
+	return false;
 }
 
 /* ---- the end ---- */

@@ -27,6 +27,7 @@ struct engine {
 	uint32_t next_id;       /* the loop thread's: of the next model */
 	char (*names)[64];      /* the loop thread's: [next_id], of models that are gone, too */
 	_Atomic uint32_t n_leaving; /* engine_post_unload was called for them, and they are in `runners` */
+	const struct runner *forgotten; /* the engine's thread's: the sessions are forgetting it; NULL: none */
 	struct stream *dry;     /* the loader's: where models are warmed up and captured while others serve */
 	struct reports reports;
 	struct request_log request_log;
@@ -52,8 +53,8 @@ void models_hide(struct engine *engine, uint32_t id);
 /* The engine's thread, by the mailbox: a model of engine_post_load joins; one of engine_post_unload begins to leave. */
 void models_join(struct engine *engine, struct runner *runner);
 void models_leave(struct engine *engine, uint32_t id);
-/* Hand back the models that have left. */
-void models_hand_back(struct engine *engine);
+/* Hand back the models that have left, in parts. True if there was anything to do. */
+bool models_hand_back(struct engine *engine);
 /* When the thread has ended. */
 void engine_free_models(struct engine *engine);
 

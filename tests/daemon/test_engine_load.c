@@ -442,6 +442,36 @@ static void test_sequences_of_an_unloaded_model_can_be_closed_alone(void **state
 	assert_answers(client, 0);
 }
 
+/* More than one turn does. */
+static void test_all_sessions_forget_an_unloaded_model(void **state)
+{
+	struct rig *rig = *state;
+	const uint32_t id = rig_load(rig);
+	struct rig_client *clients[4];
+	int32_t tokens[64];
+	const uint32_t n = rig_prompt("347+586=", tokens);
+	struct msg_generate msg = rig_greedy(n, 40);
+
+	msg.model = id;
+	msg.sequence = 32;
+	for (unsigned i = 0; i < 4; i++) {
+		clients[i] = rig_other(rig, RIG_ENTRIES);
+		rig_ok(clients[i], 0, RING_OP_OPEN, 32, id);
+		rig_must(clients[i], rig_generate(clients[i], 1, tokens, n, &msg));
+	}
+	rig_unload(rig, id);
+	for (unsigned i = 0; i < 4; i++) {
+		const struct engine_session *session = clients[i]->port->engine_private;
+
+		for (uint32_t j = 0; j < engine_session_n_sequences(session); j++)
+			assert_true(!session->sequences[j].runner || session->sequences[j].runner == rig->runner);
+		for (uint32_t j = 0; j < session->n_requests; j++)
+			assert_true(!session->requests[j].runner || session->requests[j].runner == rig->runner);
+		rig_ok(clients[i], 2, RING_OP_CLOSE, 32, 0);
+		assert_answers(clients[i], 0);
+	}
+}
+
 static void test_the_last_model_may_go_and_another_come(void **state)
 {
 	struct rig *rig = *state;
@@ -548,6 +578,7 @@ int main(void)
 		LOAD_TEST(test_requests_on_an_unloaded_model_end_once_and_others_go_on),
 		LOAD_TEST(test_log_and_trace_name_a_model_that_is_gone),
 		LOAD_TEST(test_sequences_of_an_unloaded_model_can_be_closed_alone),
+		LOAD_TEST(test_all_sessions_forget_an_unloaded_model),
 		LOAD_TEST(test_the_last_model_may_go_and_another_come),
 		LOAD_TEST(test_an_id_is_never_given_to_a_second_model),
 		LOAD_TEST(test_models_come_and_go_beside_tokens_that_stay_the_same),

@@ -43,6 +43,7 @@ struct engine_session {
 	uint64_t n_copied;  /* bytes of headers and payloads that this turn copied */
 	uint32_t max_sequences, n_requests;
 	struct accounting_limits limits; /* as it was made: it has no memory for later models */
+	uint32_t n_forgotten; /* sequences, then requests, that forgot engine.forgotten */
 	struct sequence *sequences; /* [max_sequences] by id - 1, then [n_requests] ephemeral ones */
 	struct request *requests;   /* [n_requests] */
 	struct request *waiting;    /* in order of submission ... */

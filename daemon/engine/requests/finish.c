@@ -147,11 +147,15 @@ void finish_model(struct accounting *accounting, const struct runner *runner)
 
 	for (uint32_t i = 0; i < accounting->n_sessions; i++) {
 		struct engine_session *session = accounting->sessions[i];
+		uint32_t left = session->n_in_flight;
 
-		for (uint32_t j = 0; j < session->n_requests; j++) {
+		for (uint32_t j = 0; j < session->n_requests && left > 0; j++) {
 			struct request *request = &session->requests[j];
 
-			if (request->state != REQUEST_FREE && request->runner == runner)
+			if (request->state == REQUEST_FREE)
+				continue;
+			left--;
+			if (request->runner == runner)
 				finish_request(request, MIMEO_E_UNKNOWN_MODEL,
 					finish_reason(request, MIMEO_E_UNKNOWN_MODEL), &detail);
 		}
