@@ -44,7 +44,7 @@ _Static_assert(sizeof(struct trace_event) == 88, "TRACE_EVENTS are 11 MiB, as mi
 struct trace {
 	_Atomic bool on;
 	_Atomic uint64_t n;  /* events written since the engine was made */
-	uint64_t first;      /* of these, where the trace began */
+	uint64_t first, end; /* of these, where the trace began and ended; `end` when it is off */
 	struct trace_event *events; /* [TRACE_EVENTS]; NULL: it was never on */
 };
 
@@ -53,19 +53,22 @@ static inline bool trace_is_on(const struct trace *trace)
 	return atomic_load_explicit(&trace->on, memory_order_acquire);
 }
 
-/* The engine's thread, while the trace is on. */
+/* The engine's thread. `on` and `n` are sequentially consistent here and in trace_stop, so that at most one event is
+ * written after trace_stop has read n. */
 static inline void trace_put(struct trace *trace, const struct trace_event *event)
 {
 	const uint64_t n = atomic_load_explicit(&trace->n, memory_order_relaxed);
 
+	if (!atomic_load(&trace->on))
+		return;
 	trace->events[n % TRACE_EVENTS] = *event;
-	atomic_store_explicit(&trace->n, n + 1, memory_order_release);
+	atomic_store(&trace->n, n + 1);
 }
 
 /* The loop thread. 0 or -ENOMEM; what was traced before is forgotten. */
 int trace_start(struct trace *trace);
 void trace_stop(struct trace *trace);
-/* The number of the first event that is still there, and of the one behind the last. */
+/* Of a trace that is off: the number of the first event that is still there, and of the one behind the last. */
 void trace_range(const struct trace *trace, uint64_t *ret_first, uint64_t *ret_end);
 void trace_deinit(struct trace *trace);
 

@@ -143,6 +143,25 @@ static void test_trace_keeps_the_last_events_and_counts_the_others(void **state)
 	assert_int_equal(trace_status(harness, "read", at), 0);
 }
 
+/* The engine's thread may have seen the trace on just before. */
+static void test_trace_ends_with_its_stop(void **state)
+{
+	struct harness *harness = *state;
+	struct trace *events = engine_trace(harness->engine);
+	const struct trace_event event = {.kind = TRACE_SLEEP, .begin_ns = 1, .end_ns = 2};
+	uint64_t first, end;
+
+	assert_int_equal(trace_status(harness, "start", 0), 0);
+	trace_put(events, &event);
+	assert_int_equal(trace_status(harness, "stop", 0), 0);
+	trace_put(events, &event);
+	assert_int_equal(atomic_load(&events->n), 1);
+	atomic_store(&events->n, 2); /* one that was on its way */
+	trace_range(events, &first, &end);
+	assert_int_equal(first, 0);
+	assert_int_equal(end, 1);
+}
+
 static void test_trace_starts_and_stops_once(void **state)
 {
 	assert_int_equal(trace_status(*state, "stop", 0), MIMEO_E_INVALID);
@@ -159,6 +178,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		harness_test(test_trace_has_steps_rows_and_lives_of_requests),
 		harness_test(test_trace_keeps_the_last_events_and_counts_the_others),
+		harness_test(test_trace_ends_with_its_stop),
 		harness_test(test_trace_starts_and_stops_once),
 	};
 
