@@ -8,6 +8,17 @@
 #define JSON_SESSIONS 1u /* process of session N: JSON_SESSIONS + N */
 enum { JSON_STEPS = 1, JSON_ENGINE = 2 };
 
+/* Slices of a thread are nested or apart, so a request's rows, which overlap its phases, have a thread of their own. */
+static uint64_t json_phases(const struct trace_event *event)
+{
+	return 2 * event->id;
+}
+
+static uint64_t json_rows(const struct trace_event *event)
+{
+	return 2 * event->id + 1;
+}
+
 static double json_us(uint64_t ns)
 {
 	return (double)ns * 1e-3;
@@ -92,7 +103,7 @@ static void json_engine(FILE *out, const char *name, const struct trace_event *e
 
 static void json_row(FILE *out, const struct trace_event *event)
 {
-	json_slice(out, event->name, JSON_SESSIONS + event->session, event->id, event->begin_ns, event->end_ns);
+	json_slice(out, event->name, JSON_SESSIONS + event->session, json_rows(event), event->begin_ns, event->end_ns);
 	fprintf(out, "\"tokens\":%u,\"step\":%u}}", event->values[0], event->values[1]);
 }
 
@@ -100,27 +111,30 @@ static void json_row(FILE *out, const struct trace_event *event)
 static void json_request(FILE *out, const struct trace_event *event, const char *model)
 {
 	const uint64_t process = JSON_SESSIONS + event->session, started = event->middle_ns[0], first = event->middle_ns[1];
+	const uint64_t thread = json_phases(event);
 	const uint32_t *values = event->values;
 
 	fputs(",\n", out);
 	json_name(out, "process_name", process, 0, "session", event->session);
 	fputs(",\n", out);
-	json_name(out, "thread_name", process, event->id, "request", event->id);
-	json_slice(out, event->name, process, event->id, event->begin_ns, event->end_ns);
+	json_name(out, "thread_name", process, thread, "request", event->id);
+	fputs(",\n", out);
+	json_name(out, "thread_name", process, json_rows(event), "rows of request", event->id);
+	json_slice(out, event->name, process, thread, event->begin_ns, event->end_ns);
 	fprintf(out, "\"request\":%" PRIu64 ",\"prompt_tokens\":%u,\"cached_tokens\":%u,\"generated_tokens\":%u"
 		",\"status\":\"%s\"", event->id, values[0], values[1], values[2],
 		mimeo_status_name(-(int)values[3]));
 	json_model(out, model);
 	fputs("}}", out);
-	json_slice(out, "queue", process, event->id, event->begin_ns, started ? started : event->end_ns);
+	json_slice(out, "queue", process, thread, event->begin_ns, started ? started : event->end_ns);
 	fputs("}}", out);
 	if (!started)
 		return;
-	json_slice(out, "first token", process, event->id, started, first ? first : event->end_ns);
+	json_slice(out, "first token", process, thread, started, first ? first : event->end_ns);
 	fputs("}}", out);
 	if (!first)
 		return;
-	json_slice(out, "further tokens", process, event->id, first, event->end_ns);
+	json_slice(out, "further tokens", process, thread, first, event->end_ns);
 	fputs("}}", out);
 }
 

@@ -5,7 +5,7 @@
 /*
  * Events of the trace in the JSON of Chrome's trace viewer, which Perfetto reads: objects separated by commas, of the
  * array "traceEvents". Process 1 is the daemon, with a thread for the device's steps and one for the engine; each
- * session is a process, and each of its requests a thread.
+ * session is a process, and each of its requests two threads, for its phases and for its rows.
  */
 
 #include <stdio.h>

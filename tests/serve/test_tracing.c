@@ -63,6 +63,33 @@ static const json_t *slice(const json_t *events, const char *name)
 	return found;
 }
 
+static double number(const json_t *event, const char *name)
+{
+	return json_number_value(json_object_get(event, name));
+}
+
+/* Two slices of a thread are nested or apart. */
+static void assert_nested(const json_t *a, const json_t *b)
+{
+	const double begin = number(a, "ts"), end = begin + number(a, "dur");
+	const double other = number(b, "ts"), other_end = other + number(b, "dur");
+
+	if (number(a, "pid") != number(b, "pid") || number(a, "tid") != number(b, "tid"))
+		return;
+	if (end <= other || other_end <= begin)
+		return;
+	if (!(begin <= other && other_end <= end) && !(other <= begin && end <= other_end))
+		fail_msg("slices of thread %.0f overlap: %f to %f, %f to %f", number(a, "tid"), begin, end, other, other_end);
+}
+
+static void assert_all_nested(const json_t *events)
+{
+	for (size_t i = 0; i < json_array_size(events); i++) {
+		for (size_t j = 0; j < i; j++)
+			assert_nested(json_array_get(events, i), json_array_get(events, j));
+	}
+}
+
 static void assert_lasts(const json_t *event, double begin_us, double us)
 {
 	assert_true(json_number_value(json_object_get(event, "ts")) == begin_us);
@@ -82,7 +109,7 @@ static void test_trace_has_steps_rows_and_lives_of_requests(void **state)
 	assert_int_equal(trace_status(harness, "start", 0), 0);
 	trace_put(events, &(struct trace_event){.kind = TRACE_STEP, .begin_ns = 5000, .end_ns = 9000,
 		.middle_ns = {8000}, .id = 3, .name = "FULL", .model = 7, .values = {2, 7, 5, 1, 8, 4}});
-	trace_put(events, &(struct trace_event){.kind = TRACE_ROW, .session = 4, .begin_ns = 5000, .end_ns = 9000,
+	trace_put(events, &(struct trace_event){.kind = TRACE_ROW, .session = 4, .begin_ns = 5000, .end_ns = 11000,
 		.id = 17, .name = "prompt", .values = {5, 3}});
 	trace_put(events, &(struct trace_event){.kind = TRACE_SLEEP, .begin_ns = 5500, .end_ns = 8500});
 	trace_put(events, &(struct trace_event){.kind = TRACE_REQUEST, .session = 4, .begin_ns = 1000, .end_ns = 20000,
@@ -97,8 +124,9 @@ static void test_trace_has_steps_rows_and_lives_of_requests(void **state)
 	assert_int_equal(argument(slice(json, "step"), "graph_tokens"), 8);
 	assert_string_equal(json_string_value(json_object_get(json_object_get(slice(json, "step"), "args"), "model")), "a\"b");
 	assert_lasts(slice(json, "behind the results"), 8, 1);
-	assert_lasts(slice(json, "prompt"), 5, 4);
-	assert_int_equal(json_integer_value(json_object_get(slice(json, "prompt"), "tid")), 17);
+	assert_all_nested(json); /* the row crosses the first token */
+	assert_lasts(slice(json, "prompt"), 5, 6);
+	assert_int_equal(json_integer_value(json_object_get(slice(json, "prompt"), "tid")), 35);
 	assert_lasts(slice(json, "sleep"), 5.5, 3);
 	assert_lasts(slice(json, "generate"), 1, 19);
 	assert_int_equal(argument(slice(json, "generate"), "generated_tokens"), 6);

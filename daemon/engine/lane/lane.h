@@ -88,6 +88,7 @@ struct lane {
 	struct engine_stats *stats;
 	struct accounting *accounting;
 	struct trace *trace;
+	uint64_t traced_ns; /* where the last step of the trace ended */
 	struct runners *runners;
 	uint32_t runner_turn;
 	struct schedule schedules[ENGINE_MODELS_MAX]; /* by the runners' places */

@@ -24,10 +24,13 @@ void tracing_step(struct lane *lane, const struct inflight *inflight, uint64_t b
 	const struct step_record *record = inflight->slot->record;
 	const struct graph_entry *entry = inflight->entry;
 	const uint64_t lag = lane->idle.lag_ns;
+	/* The lag is measured anew now and then, and steps must not overlap. */
+	const uint64_t begin = began + lag > lane->traced_ns ? began + lag : lane->traced_ns;
+	const uint64_t end = ended + lag > begin ? ended + lag : begin;
 	const struct trace_event step = {
 		.kind = TRACE_STEP,
-		.begin_ns = began + lag,
-		.end_ns = ended + lag,
+		.begin_ns = begin,
+		.end_ns = end,
 		.middle_ns = {inflight_is_divided(inflight) ? *inflight->slot->results_ns + lag : 0},
 		.id = inflight->number,
 		.name = entry ? graph_mode_name(entry->descriptor.mode) : eager_reason_name(inflight->eager),
@@ -37,6 +40,7 @@ void tracing_step(struct lane *lane, const struct inflight *inflight, uint64_t b
 			entry ? entry->descriptor.rows : 0},
 	};
 
+	lane->traced_ns = end;
 	trace_put(lane->trace, &step);
 	for (uint32_t i = 0; i < inflight->n_rows; i++)
 		tracing_row(lane, inflight, i, &step);
