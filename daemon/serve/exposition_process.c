@@ -34,8 +34,7 @@ uint64_t exposition_process_resident_bytes(void)
 	return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Seconds since 1970 at which the process was made; 0: unknown. */
-static double exposition_process_start(void)
+static double exposition_process_read_start(void)
 {
 	FILE *file = fopen("/proc/self/stat", "re");
 	char line[1024] = "";
@@ -55,6 +54,17 @@ static double exposition_process_start(void)
 	clock_gettime(CLOCK_BOOTTIME, &boot);
 	return (double)(now.tv_sec - boot.tv_sec) + (double)(now.tv_nsec - boot.tv_nsec) * 1e-9 +
 	       (double)ticks / (double)sysconf(_SC_CLK_TCK);
+}
+
+/* Seconds since 1970 at which the process was made; 0: unknown. Read once: the clocks are not read at one moment, and
+ * may be set. The loop thread's. */
+static double exposition_process_start(void)
+{
+	static double start;
+
+	if (start <= 0)
+		start = exposition_process_read_start();
+	return start;
 }
 
 static double exposition_process_cpu(void)

@@ -10,6 +10,7 @@
 #include <mimeo/types.h>
 
 #include "daemon/serve/admin_wire.h"
+#include "daemon/serve/exposition_process.h"
 #include "daemon/serve/exposition_users.h"
 #include "daemon/serve/session.h"
 
@@ -248,6 +249,26 @@ static void test_counters_of_a_user_keep_what_ended_sessions_had(void **state)
 	client_close(&client);
 }
 
+static double value_of(const struct metrics *metrics, const char *name)
+{
+	for (uint32_t i = 0; i < metrics->n_samples; i++) {
+		if (strcmp(metrics->samples[i].name, name) == 0)
+			return metrics->samples[i].value;
+	}
+	fail_msg("no %s", name);
+	return 0;
+}
+
+static void test_the_process_start_stays_the_same(void **state)
+{
+	static struct metrics first, again;
+
+	exposition_process(&first);
+	exposition_process(&again);
+	assert_true(value_of(&first, "process_start_time_seconds") > 1e9);
+	assert_true(value_of(&first, "process_start_time_seconds") == value_of(&again, "process_start_time_seconds"));
+}
+
 /* The samples of a metric of users; *ret: their values by place. */
 static uint32_t requests_of_users(const struct serve *serve, double ret[USER_TOTALS_MAX + 1])
 {
@@ -350,6 +371,7 @@ int main(void)
 		harness_test(test_histogram_counts_each_value_in_every_bucket_above_it),
 		harness_test(test_failures_are_counted_by_status),
 		harness_test(test_counters_of_a_user_keep_what_ended_sessions_had),
+		cmocka_unit_test(test_the_process_start_stays_the_same),
 		cmocka_unit_test(test_places_are_of_the_first_users_who_attach),
 		harness_test(test_page_has_every_metric_with_type_and_help_and_no_other),
 	};
