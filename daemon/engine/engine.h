@@ -217,6 +217,8 @@ int engine_post_relieve(struct engine *engine);
  */
 int engine_model_new(struct engine *engine, const struct engine_model_options *options, struct runner **ret,
 	struct model_error *error);
+/* Is there a place for one more? Those that are being unloaded keep theirs. On the loop thread. */
+bool engine_has_room(const struct engine *engine);
 /* Free a model that engine_post_load did not take, or that engine_model_take handed back. From any thread; freeing may
  * wait for the device. */
 void engine_model_free(struct runner *model);

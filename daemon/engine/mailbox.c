@@ -171,7 +171,7 @@ int engine_post_load(struct engine *engine, struct runner *model)
 {
 	int rc;
 
-	if (!models_have_room(engine))
+	if (!engine_has_room(engine))
 		return -ENOSPC;
 	rc = models_name(engine, model->options.name);
 	if (rc)

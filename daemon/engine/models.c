@@ -101,7 +101,7 @@ void engine_set_limits(struct engine *engine)
 	engine->accounting.limits = limits;
 }
 
-bool models_have_room(const struct engine *engine)
+bool engine_has_room(const struct engine *engine)
 {
 	/* Those that have not left yet keep their places. */
 	return engine->served.n + atomic_load(&engine->n_leaving) < ENGINE_MODELS_MAX;

@@ -44,8 +44,7 @@ struct engine {
 
 /* On the loop thread: what later sessions need for the models served. */
 void engine_set_limits(struct engine *engine);
-/* The loop thread: is there a place for one more; show it to new sessions; show it no more. */
-bool models_have_room(const struct engine *engine);
+/* The loop thread: show it to new sessions; show it no more. */
 /* Keep the next model's name, before it gets its id. 0 or -ENOMEM. */
 int models_name(struct engine *engine, const char *name);
 void models_show(struct engine *engine, struct runner *runner);

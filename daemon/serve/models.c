@@ -36,6 +36,7 @@ struct models {
 	void *job;            /* to load */
 	struct runner *model; /* to free; or loaded */
 	int rc;
+	int status; /* the loop thread's: why the model was not taken, with `text` */
 	char text[MODELS_TEXT_MAX];
 };
 
@@ -112,6 +113,7 @@ static void models_loaded(struct models *models)
 		/* The loader frees it, and the reply is given then. */
 		snprintf(models->text, sizeof(models->text), "%s",
 			rc == -ENOSPC ? "as many models as possible are served" : "out of host memory");
+		models->status = rc == -ENOSPC ? MIMEO_E_QUOTA : MIMEO_E_NO_MEMORY;
 		models->state = MODELS_FREEING;
 		models_start(models);
 		return;
@@ -127,7 +129,7 @@ static void models_freed(struct models *models)
 	char text[128];
 
 	if (models->text[0]) {
-		models_reply(models, MIMEO_E_QUOTA, models->text);
+		models_reply(models, models->status, models->text);
 		return;
 	}
 	log_info("model %s: unloaded by an operator", models->name);
@@ -269,6 +271,11 @@ static bool models_begin_load(struct models *models, const struct admin_request 
 	}
 	if (!loader->begin) {
 		reply_say(reply, MIMEO_E_UNSUPPORTED, "this daemon loads no models while it serves");
+		return false;
+	}
+	if (!engine_has_room(models->serve->options.engine)) {
+		reply_sayf(reply, MIMEO_E_QUOTA, "%u models are served, and there cannot be more: unload one",
+			ENGINE_MODELS_MAX);
 		return false;
 	}
 	int rc = loader->begin(loader->userdata, request->model, request->path[0] ? request->path : NULL,

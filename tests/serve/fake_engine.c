@@ -441,6 +441,11 @@ uint32_t engine_n_models(const struct engine *engine)
 }
 
 /* It loads and unloads nothing. */
+bool engine_has_room(const struct engine *engine)
+{
+	return engine->n_models < ENGINE_MODELS_MAX;
+}
+
 struct runner *engine_model_take(struct engine *engine)
 {
 	return NULL;

@@ -236,6 +236,19 @@ static int load_run(void *userdata, void *job, struct runner **ret, char *text, 
 	return -ECANCELED;
 }
 
+static void configure_full_loader(struct harness *harness)
+{
+	harness_configure_large(harness);
+	harness->options.loader = (struct serve_loader){.begin = load_begin, .run = load_run};
+}
+
+static void test_one_model_too_many_is_refused_before_it_is_loaded(void **state)
+{
+	assert_int_equal(operator_order(*state, (struct ask){.op = "load", .model = "second", .path = "/x"},
+				 "32 models are served"), MIMEO_E_QUOTA);
+	assert_false(load.runs);
+}
+
 static void configure_loader(struct harness *harness)
 {
 	harness->options.loader = (struct serve_loader){.begin = load_begin, .run = load_run};
@@ -276,6 +289,7 @@ int main(void)
 		harness_test(test_lost_device_detaches_all_and_has_its_own_result),
 		harness_test(test_status_and_metrics_tell_of_a_lost_device),
 		harness_test(test_second_daemon_on_a_live_socket_is_refused),
+		harness_test_with(test_one_model_too_many_is_refused_before_it_is_loaded, configure_full_loader),
 		harness_test_with(test_serving_ends_while_a_model_is_loaded, configure_loader),
 	};
 
