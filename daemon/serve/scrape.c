@@ -56,8 +56,10 @@ static enum MHD_Result scrape_on_request(void *userdata, struct MHD_Connection *
 	if (strcmp(path, "/metrics") != 0)
 		return scrape_reply(connection, MHD_HTTP_NOT_FOUND, strdup("nothing but /metrics is here\n"));
 	int rc = exposition_text(scrape->serve, &text);
-	return rc < 0 ? scrape_reply(connection, MHD_HTTP_INTERNAL_SERVER_ERROR, strdup("out of memory\n"))
-		      : scrape_reply(connection, MHD_HTTP_OK, text);
+	if (rc < 0)
+		return scrape_reply(connection, MHD_HTTP_INTERNAL_SERVER_ERROR,
+			strdup(rc == -ENOSPC ? "too many metrics\n" : "out of memory\n"));
+	return scrape_reply(connection, MHD_HTTP_OK, text);
 }
 
 /* The loop tells of an edge once, so take all that is there. */
