@@ -226,8 +226,8 @@ void engine_model_free(struct runner *model);
 int engine_post_load(struct engine *engine, struct runner *model);
 /*
  * Stop serving the model of that id; from now on it is not among engine_n_models. Its requests end with
- * MIMEO_E_UNKNOWN_MODEL, and so do later ones; its sequences lose their pages, and their ids stay in use until their
- * clients close them. engine_model_take returns it as soon as no launched step and no capture names it. -ENOENT.
+ * MIMEO_E_UNKNOWN_MODEL, and so do later ones; its sequences lose their pages; a sequence's id stays taken until its
+ * client closes it. engine_model_take returns it as soon as no launched step and no capture names it. -ENOENT.
  */
 int engine_post_unload(struct engine *engine, uint32_t id);
 /* The index of the model of that id; engine_n_models: it is not served. */
@@ -372,7 +372,7 @@ const char *engine_model_name(const struct engine *engine, uint32_t id);
 
 struct engine_graph_facts {
 	const char *owner;      /* "target"; "draft prefill", "draft decode" */
-	bool of_draft;          /* always captured by engine_new; orders do not apply to it */
+	bool of_draft;          /* captured when the model is loaded, and kept; orders do not apply to it */
 	char name[32];          /* "FULL 8x1"; unique per model and owner */
 	char mode[24];          /* "FULL" */
 	const char *state;      /* "ready" */

@@ -116,7 +116,7 @@ void orders_answer(struct serve *serve, bool capture, const char *model, const c
 		reply_sayf(reply, 0, "%s: %s", op, graph);
 	} else if (orders_is_of_draft(serve->options.engine, order.model, graph)) {
 		reply_sayf(reply, MIMEO_E_INVALID, "\"%s\" is a graph of a draft model: these are "
-			"captured before the daemon serves, and stay", graph);
+			"captured when the model is loaded, and kept", graph);
 	} else {
 		reply_sayf(reply, MIMEO_E_INVALID,
 			"no graph of %s%s is called \"%s\": see mimeoctl graphs",

@@ -147,8 +147,8 @@ static void test_orders_about_missing_graphs_are_refused_with_the_reason(void **
 		{{.op = "drop", .graph = "FULL 6x1"},
 			"no graph of any model is called \"FULL 6x1\": see mimeoctl graphs"},
 		{{.op = "drop", .graph = "full 4x1", .model = "tinycalc"},
-			"\"full 4x1\" is a graph of a draft model: these are captured before the daemon "
-			"serves, and stay"},
+			"\"full 4x1\" is a graph of a draft model: these are captured when the model is "
+			"loaded, and kept"},
 		{{.op = "capture", .graph = "FULL 5x1", .model = "tinycalc"}, "is a graph of a draft"},
 		{{.op = "drop", .graph = ""}, "is called \"\""},
 		{{.op = "drop"}, "is called \"\""},
