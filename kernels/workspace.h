@@ -5,7 +5,7 @@
 /*
  * A stream's scratch memory: a list; the first is the current one. Smaller ones stay until
  * the stream is freed, because queued and recorded nodes may name them. One thread at a time adds to a list, also while
- * another reads it: memory that is read after its size is at least as large.
+ * another reads it. A reader takes the size first: the memory that it reads afterwards is at least that large.
  */
 
 #include <assert.h>

@@ -6,7 +6,8 @@
 
 /* The paths of the daemon's sockets. socket: what --socket says, or NULL. 0 or -errno: there is no such path. */
 int reach_paths(const char *socket, char client[static SOCKET_PATH_MAX], char admin[static SOCKET_PATH_MAX]);
-/* A connection to the operators' socket, or to the monitors' one for those who may not be operators; and in admin[] where it is: -errno if there is none. Says nothing. */
+/* Connect to the operators' socket, or to the monitors' one if the caller may not be an operator. *admin: its path.
+ * -errno; prints nothing. */
 int reach_quietly(const char *socket, char admin[static SOCKET_PATH_MAX]);
 /* The same; -errno after one line that says what to do. */
 int reach_daemon(const char *socket);

@@ -23,8 +23,7 @@
 
 /* ---- the loader's thread ---- */
 
-/* Nothing of it runs on the device until a step of its own does; captures run on the dry stream, too, whose
- * workspaces only steps on the lane use. */
+/* Graphs are captured on the dry stream and keep its workspaces; only the lane replays them. */
 static int models_prepare(struct engine *engine, struct runner *runner, const struct engine_model_options *options,
 	struct model_error *error)
 {
