@@ -159,13 +159,13 @@ static void *generate_until_the_end(void *arg)
 	uintptr_t n = 0;
 
 	generate_once(arg, first);
-	while (!atomic_load(&ended)) {
+	do {
 		generate_once(arg, again);
 		if (memcmp(first, again, sizeof(first)) != 0)
 			return NULL;
 		n++;
-	}
-	return (void *)(n + 1);
+	} while (!atomic_load(&ended));
+	return (void *)n;
 }
 
 static void test_models_come_and_go_and_everything_is_given_back(void **state)
