@@ -7,6 +7,7 @@
 
 #include "daemon/config/options.h"
 #include "daemon/startup/budget.h"
+#include "daemon/startup/progress.h"
 #include "daemon/startup/startup_draft.h"
 #include "daemon/startup/startup_model.h"
 #include "ipc/cleanup.h"
@@ -210,6 +211,16 @@ static int load_examine(const struct startup_loader *loader, const struct load_j
 	return 0;
 }
 
+/* What operators see until something has more to say. */
+static void load_begin_stage(const struct startup_model *model, const char *stage)
+{
+	char text[PROGRESS_TEXT_MAX];
+	struct progress progress;
+
+	snprintf(text, sizeof(text), "model %s: %s", model->options->name, stage);
+	progress_begin(&progress, text);
+}
+
 static int load_make(const struct startup_loader *loader, const struct startup_model *model, struct runner **ret,
 	struct startup_error *error)
 {
@@ -223,6 +234,7 @@ static int load_make(const struct startup_loader *loader, const struct startup_m
 		engine_model_options_deinit(&options);
 		return rc;
 	}
+	load_begin_stage(model, "warming up and capturing its graphs");
 	rc = engine_model_new(loader->engine, &options, ret, &model_error);
 	return rc ? startup_refuse(error, rc, "%s", model_error.text) : 0;
 }
@@ -235,6 +247,7 @@ int startup_load_run(void *userdata, void *taken, struct runner **ret, char *tex
 	struct startup_model model = {.options = job->model, .memory = &memory};
 	struct startup_error error = {.text = ""};
 
+	load_begin_stage(&model, "examining it");
 	loader->device->ops->lift_lock(loader->device, true);
 	int rc = load_examine(loader, job, &model, &error);
 	if (rc == 0)
