@@ -15,14 +15,15 @@
 
 #define HISTOGRAM_BOUNDS 22
 
-/* Nanoseconds, 10 us to 100 s. */
-static const uint64_t histogram_times[HISTOGRAM_BOUNDS] = {10000, 25000, 50000, 100000, 250000, 500000, 1000000,
-	2500000, 5000000, 10000000, 25000000, 50000000, 100000000, 250000000, 500000000, 1000000000, 2500000000,
-	5000000000, 10000000000, 25000000000, 50000000000, 100000000000};
-/* Rows, sessions: powers of two; the first of them that a step may have. */
 #define HISTOGRAM_COUNT_BOUNDS 13
-static const uint64_t histogram_counts[HISTOGRAM_COUNT_BOUNDS] = {
-	1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
+
+struct histogram_bound {
+	uint64_t value;
+	const char *le; /* the same for metrics: times in seconds */
+};
+extern const struct histogram_bound histogram_times[HISTOGRAM_BOUNDS]; /* nanoseconds, 10 us to 100 s */
+/* Rows, sessions: powers of two. */
+extern const struct histogram_bound histogram_counts[HISTOGRAM_COUNT_BOUNDS];
 
 struct histogram {
 	_Atomic uint64_t buckets[HISTOGRAM_BOUNDS + 1];
@@ -30,13 +31,13 @@ struct histogram {
 };
 
 /* n values of `value` each. */
-static inline void histogram_add(
-	struct histogram *histogram, const uint64_t *bounds, unsigned n_bounds, uint64_t value, uint64_t n)
+static inline void histogram_add(struct histogram *histogram, const struct histogram_bound *bounds, unsigned n_bounds,
+	uint64_t value, uint64_t n)
 {
 	unsigned i = 0;
 
 	assert(n_bounds <= HISTOGRAM_BOUNDS);
-	while (i < n_bounds && value > bounds[i])
+	while (i < n_bounds && value > bounds[i].value)
 		i++;
 	counter_add(&histogram->buckets[i], n);
 	counter_add(&histogram->sum, value * n);

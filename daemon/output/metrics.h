@@ -45,7 +45,7 @@ void metrics_add(struct metrics *metrics, enum metric_type type, const char *nam
 void metrics_add_labelled(struct metrics *metrics, enum metric_type type, const char *name,
 	const char *help, const struct metric_label labels[static METRIC_LABELS_MAX], double value);
 /* A histogram with the label, or, if its name is NULL, without. bounds[n] are the values of the buckets' label "le",
- * and stay; counts[n + 1] are of each bucket alone, the last one of values above all bounds. */
+ * static strings; counts[n + 1] are of each bucket alone, the last one of values above all bounds. */
 struct metric_histogram {
 	const char *const *bounds;
 	const uint64_t *counts;

@@ -3,13 +3,6 @@
 
 #include <assert.h>
 
-/* As in histogram_times and histogram_counts. */
-static const char *const exposition_times[HISTOGRAM_BOUNDS] = {"1e-05", "2.5e-05", "5e-05", "0.0001", "0.00025",
-	"0.0005", "0.001", "0.0025", "0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "0.5", "1", "2.5", "5", "10",
-	"25", "50", "100"};
-static const char *const exposition_counts[HISTOGRAM_COUNT_BOUNDS] = {
-	"1", "2", "4", "8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096"};
-
 static const struct exposition_histogram {
 	const char *name, *help;
 	bool counts; /* else times */
@@ -31,13 +24,17 @@ static const struct exposition_histogram {
 static void exposition_histogram(const struct exposition_histogram *what, struct metric_label label,
 	const struct histogram *histogram, struct metrics *metrics)
 {
+	const struct histogram_bound *table = what->counts ? histogram_counts : histogram_times;
+	const char *bounds[HISTOGRAM_BOUNDS];
 	uint64_t counts[HISTOGRAM_BOUNDS + 1];
 	const unsigned n = what->counts ? HISTOGRAM_COUNT_BOUNDS : HISTOGRAM_BOUNDS;
 
+	for (unsigned i = 0; i < n; i++)
+		bounds[i] = table[i].le;
 	for (unsigned i = 0; i <= n; i++)
 		counts[i] = counter_read(&histogram->buckets[i]);
 	metrics_add_histogram(metrics, what->name, what->help, label, &(struct metric_histogram){
-		.bounds = what->counts ? exposition_counts : exposition_times,
+		.bounds = bounds,
 		.counts = counts,
 		.n = n,
 		.sum = (double)counter_read(&histogram->sum) * (what->counts ? 1 : 1e-9),
