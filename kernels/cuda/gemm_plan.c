@@ -287,9 +287,8 @@ static bool gemm_plan_may_time(const struct gemm_product *p)
 				  (uint64_t)a->n_rows * a->w.rows * sizeof(uint16_t) <= device->gemm->flush_bytes);
 }
 
-static int gemm_plan_make(struct gemm_product *p, const struct gemm_key *key, struct gemm_way *ret)
+static int gemm_plan_make(struct gemm_product *p, const struct gemm_key *key, bool timed, struct gemm_way *ret)
 {
-	const bool timed = gemm_plan_may_time(p);
 	struct gemm_way candidates[GEMM_WAYS];
 	int n, best = 0, rc;
 
@@ -308,34 +307,50 @@ static int gemm_plan_make(struct gemm_product *p, const struct gemm_key *key, st
 	return 0;
 }
 
-/* If the table is full, after thousands of shapes, new plans are not stored. */
-static int gemm_plan_get_locked(struct gemm *gemm, struct gemm_product *p,
-	const struct gemm_key *key, struct gemm_way *ret)
+/* True if there is a plan. */
+static bool gemm_plan_look_up(struct gemm *gemm, const struct gemm_key *key, struct gemm_way *ret)
 {
-	struct gemm_plan *plan = gemm_plan_find(gemm, key);
-	int rc;
+	const struct gemm_plan *plan = gemm_plan_find(gemm, key);
 
-	if (plan->key.used) {
+	if (plan->key.used)
 		*ret = plan->way;
-		return 0;
-	}
-	rc = gemm_plan_make(p, key, ret);
-	if (rc)
-		return rc;
-	if (gemm->n_plans < GEMM_PLANS_MAX - 1) {
-		*plan = (struct gemm_plan){.key = *key, .way = *ret};
-		gemm->n_plans++;
-	}
-	return 0;
+	return plan->key.used;
 }
 
+/* Another thread may have stored one meanwhile: that one stays, and is *way then. If the table is full, after thousands
+ * of shapes, new plans are not stored. */
+static void gemm_plan_store(struct gemm *gemm, const struct gemm_key *key, struct gemm_way *way)
+{
+	if (gemm_plan_look_up(gemm, key, way) || gemm->n_plans == GEMM_PLANS_MAX - 1)
+		return;
+	*gemm_plan_find(gemm, key) = (struct gemm_plan){.key = *key, .way = *way};
+	gemm->n_plans++;
+}
+
+/* Timings use the device's marks and memory, and so the lock. Without timing it is not held meanwhile: cuBLASLt's
+ * heuristic may take long, and the engine must not wait for a model that is being loaded. */
 int gemm_plan_get(struct gemm_product *p, const struct gemm_key *key, struct gemm_way *ret)
 {
 	struct gemm *gemm = p->stream->device->gemm;
-	int rc;
+	const bool timed = gemm_plan_may_time(p);
+	bool found;
+	int rc = 0;
 
 	pthread_mutex_lock(&gemm->lock);
-	rc = gemm_plan_get_locked(gemm, p, key, ret);
+	found = gemm_plan_look_up(gemm, key, ret);
+	if (!found && timed) {
+		rc = gemm_plan_make(p, key, true, ret);
+		if (!rc)
+			gemm_plan_store(gemm, key, ret);
+	}
 	pthread_mutex_unlock(&gemm->lock);
-	return rc;
+	if (found || timed)
+		return rc;
+	rc = gemm_plan_make(p, key, false, ret);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&gemm->lock);
+	gemm_plan_store(gemm, key, ret);
+	pthread_mutex_unlock(&gemm->lock);
+	return 0;
 }
