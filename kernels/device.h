@@ -226,7 +226,8 @@ struct event_page {
 /* The entries but those of the device itself (free, info, lock, lift_lock, status, last_fault), by name. */
 #define DEVICE_OPS(OP)                                                                             \
 	OP(mem_alloc) OP(mem_free) OP(host_alloc) OP(host_free) OP(reserve) OP(map) OP(unmap)      \
-	OP(release) OP(stream_new) OP(stream_new_dry) OP(stream_match) OP(stream_free) OP(stream_sync) OP(stream_query)                \
+	OP(release) OP(stream_new) OP(stream_new_dry) OP(stream_match) OP(stream_free)             \
+	OP(stream_sync) OP(stream_query)                                                           \
 	OP(stream_wait_event) OP(stream_host_func) OP(event_new) OP(event_free)                    \
 	OP(event_record) OP(event_query) OP(event_sync) OP(event_new_shared) OP(copy_async)        \
 	OP(fill_async) OP(copy) OP(capture_begin) OP(capture_end) OP(capturing)                    \

@@ -56,7 +56,8 @@ enum {
 };
 
 static const struct command_option main_options[N_OPTIONS] = {
-	[OPTION_MODEL] = {"model", "NAME", "graphs, pages, requests, orders about graphs and pages: of that model only"},
+	[OPTION_MODEL] = {"model", "NAME",
+		"graphs, pages, requests, orders about graphs and pages: of that model only"},
 	[OPTION_USER] = {"user", "NAME", "sessions, requests, pages, limits: of that user only, by name or number"},
 	[OPTION_SOCKET] = {"socket", "PATH",
 		"the daemon's socket for clients, or the operators' socket beside it, named with -admin (default: "

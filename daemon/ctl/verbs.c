@@ -15,8 +15,8 @@
 
 static const struct verb verbs[] = {
 	{"status", "",
-		"state and counters; exits 0 if serving, 1 if unreachable, 2 if not serving (the state says why: it loads, "
-		"drains or failed)", "status"},
+		"state and counters; exits 0 if serving, 1 if unreachable, 2 if not serving (the state says why: it "
+		"loads, drains or failed)", "status"},
 	{"sessions", "", "clients that are attached", "sessions", .flags = VERB_TAKES_USER},
 	{"sessions show", "ID", "one session with all its figures", "sessions", VERB_SESSION, VERB_SHOWS},
 	{"sessions kill", "ID", "end a session", "kill", VERB_SESSION, VERB_ORDERS},
@@ -56,8 +56,8 @@ static const struct verb verbs[] = {
 	{"drain", "", "refuse new requests, finish those in flight, exit; waits for it", "drain", VERB_NOTHING,
 		VERB_DRAINS},
 	{"doctor", "",
-		"what of this machine costs speed or features, and what to do; needs no daemon; exits 0 if nothing does, 1 "
-		"if something does, 2 if it could not print", "doctor", VERB_NOTHING, VERB_EXAMINES},
+		"what of this machine costs speed or features, and what to do; needs no daemon; exits 0 if nothing does, "
+		"1 if something does, 2 if it could not print", "doctor", VERB_NOTHING, VERB_EXAMINES},
 	{"complete", "-- WORD...", NULL, NULL, VERB_WORDS, VERB_COMPLETES},
 };
 

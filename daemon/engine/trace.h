@@ -16,18 +16,21 @@
 
 /* Times are CLOCK_MONOTONIC in nanoseconds. `values` are 0 where a kind has fewer. */
 enum trace_kind {
-	TRACE_STEP,    /* on the device; id: its number among all models' steps; middle[0]: results were out, if a draft's
-	                  part or results of positions follow; name: the graph's mode, or why there is none; values: rows,
-	                  tokens, prompt tokens, padding, and the graph's tokens and rows */
-	TRACE_ROW,     /* a row of the step of these times; id: its request; name: "prompt", "decode", "verify"; values:
-	                  tokens, the low half of the step's number */
+	/* On the device; id: its number among all models' steps; middle[0]: results were out, if a draft's part or results
+	 * of positions follow; name: the graph's mode, or why there is none; values: rows, tokens, prompt tokens, padding,
+	 * and the graph's tokens and rows. */
+	TRACE_STEP,
+	/* A row of the step of these times; id: its request; name: "prompt", "decode", "verify"; values: tokens, the low
+	 * half of the step's number. */
+	TRACE_ROW,
 	TRACE_LAUNCH,  /* the engine launched a step; id: its number */
 	TRACE_RESULTS, /* the engine read results */
 	TRACE_ADMIT,   /* the engine started requests */
 	TRACE_CAPTURE, /* the engine captured a graph */
 	TRACE_SLEEP,   /* the engine slept */
-	TRACE_REQUEST, /* from submission to end; id: as in mimeoctl requests; middle: start, first token, or 0; name: its
-	                  op; values: tokens of the prompt, of these cached, generated, -status, finish */
+	/* From submission to end; id: as in mimeoctl requests; middle: start, first token, or 0; name: its op; values:
+	 * tokens of the prompt, of these cached, generated, -status, finish. */
+	TRACE_REQUEST,
 };
 
 struct trace_event {

@@ -110,7 +110,8 @@ static void json_row(FILE *out, const struct trace_event *event)
 /* The request's life as a slice, with its parts within. */
 static void json_request(FILE *out, const struct trace_event *event, const char *model)
 {
-	const uint64_t process = JSON_SESSIONS + event->session, started = event->middle_ns[0], first = event->middle_ns[1];
+	const uint64_t process = JSON_SESSIONS + event->session;
+	const uint64_t started = event->middle_ns[0], first = event->middle_ns[1];
 	const uint64_t thread = json_phases(event);
 	const uint32_t *values = event->values;
 

@@ -146,7 +146,8 @@ static uint32_t entries_of(const char *folder)
 
 static struct held held_now(void)
 {
-	return (struct held){count.n_blocks, count.mapped_bytes, count.n_graphs, count.n_objects, entries_of("/proc/self/fd")};
+	return (struct held){
+		count.n_blocks, count.mapped_bytes, count.n_graphs, count.n_objects, entries_of("/proc/self/fd")};
 }
 
 static void assert_held(struct held expected)

@@ -79,7 +79,8 @@ static void assert_nested(const json_t *a, const json_t *b)
 	if (end <= other || other_end <= begin)
 		return;
 	if (!(begin <= other && other_end <= end) && !(other <= begin && end <= other_end))
-		fail_msg("slices of thread %.0f overlap: %f to %f, %f to %f", number(a, "tid"), begin, end, other, other_end);
+		fail_msg("slices of thread %.0f overlap: %f to %f, %f to %f", number(a, "tid"), begin, end, other,
+			other_end);
 }
 
 static void assert_all_nested(const json_t *events)
@@ -122,7 +123,8 @@ static void test_trace_has_steps_rows_and_lives_of_requests(void **state)
 	assert_lasts(slice(json, "step"), 5, 4);
 	assert_int_equal(argument(slice(json, "step"), "rows"), 2);
 	assert_int_equal(argument(slice(json, "step"), "graph_tokens"), 8);
-	assert_string_equal(json_string_value(json_object_get(json_object_get(slice(json, "step"), "args"), "model")), "a\"b");
+	assert_string_equal(
+		json_string_value(json_object_get(json_object_get(slice(json, "step"), "args"), "model")), "a\"b");
 	assert_lasts(slice(json, "behind the results"), 8, 1);
 	assert_all_nested(json); /* the row crosses the first token */
 	assert_lasts(slice(json, "prompt"), 5, 6);
