@@ -4,15 +4,14 @@
 
 /*
  * Samples in a list of fixed capacity, and their text in Prometheus' exposition format. Samples of
- * one metric are added one after another. A help is one sentence. Names, helps, types and labels' names are static strings;
- * a label's value lives as long as the list is used, and may have any bytes: the text escapes them.
+ * one metric are added one after another. A help is one sentence. Names, helps, types and labels' names are static
+ * strings; a label's value lives as long as the list is used, and may have any bytes: the text escapes them.
  */
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* 32 models with a draft of 8 tokens have 202 samples each, 65 users 9 each, and the daemon itself about 110. */
 #define METRICS_MAX 7424
 #define METRIC_LABELS_MAX 2
 

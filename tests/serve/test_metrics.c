@@ -173,6 +173,8 @@ static void test_metrics_of_32_models_that_draft_8_tokens_fit(void **state)
 	for (char *line = answer->text; *line; line = strchr(line, '\n') + 1)
 		n_lines += *line != '#';
 	assert_int_equal(n_lines, answer->n_rows);
+	/* nor is there no room for the ten of each user */
+	assert_true(answer->n_rows + (USER_TOTALS_MAX + 1) * 10 <= METRICS_MAX);
 	for (size_t i = 0; i < answer->n_rows; i++) {
 		if (strcmp(answer_text(answer, i, "type", type, sizeof(type)), "counter") == 0 &&
 			answer_count(answer, i, "value", UINT64_MAX) != UINT64_MAX)
@@ -282,6 +284,7 @@ static uint32_t requests_of_users(const struct serve *serve, double ret[USER_TOT
 		if (strcmp(metrics.samples[i].name, "mimeo_user_requests_total") == 0)
 			ret[n++] = metrics.samples[i].value;
 	}
+	assert_int_equal(metrics.n_samples, n * 10);
 	return n;
 }
 
