@@ -453,10 +453,10 @@ int serve_run(struct serve *serve)
 		serve, &serve->operators_socket, serve->admin_socket, &serve->admin_source);
 	if (rc < 0)
 		return rc;
-	rc = serve_listen(serve, &serve->clients, serve->socket, &serve->listener_source);
+	rc = serve->options.monitored ? serve_listen_monitors(serve) : 0;
 	if (rc < 0)
 		return rc;
-	rc = serve->options.monitored ? serve_listen_monitors(serve) : 0;
+	rc = serve_listen(serve, &serve->clients, serve->socket, &serve->listener_source);
 	if (rc < 0)
 		return rc;
 	assert(serve->clients.fd >= 0 && serve->operators_socket.fd >= 0);
