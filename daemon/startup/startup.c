@@ -212,7 +212,9 @@ static int startup_load_models(struct startup *startup, struct startup_error *er
 		return rc;
 	for (uint32_t i = 0; i < config->n_models; i++) {
 		assert(startup->memory[i].kv_pages > 0);
-		startup_model_limit(&startup->models[i], config);
+		rc = startup_model_limit(&startup->models[i], config, error);
+		if (rc < 0)
+			return rc;
 	}
 	for (uint32_t i = 0; i < config->n_models; i++) {
 		rc = startup_model_load(

@@ -207,8 +207,7 @@ static int load_examine(const struct startup_loader *loader, const struct load_j
 	rc = load_plan_memory(loader, job, &info, model->memory, error);
 	if (rc < 0)
 		return rc;
-	startup_model_limit(model, loader->config);
-	return 0;
+	return startup_model_limit(model, loader->config, error);
 }
 
 /* What operators see until something has more to say. */

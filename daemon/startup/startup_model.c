@@ -180,7 +180,7 @@ int startup_model_examine(struct startup_model *model, const struct config *conf
 	return 0;
 }
 
-void startup_model_limit(struct startup_model *model, const struct config *config)
+int startup_model_limit(struct startup_model *model, const struct config *config, struct startup_error *error)
 {
 	struct kv_config kv = {.page_tokens = config->page_tokens, .near_tokens = config->max_batch_tokens};
 	uint32_t most;
@@ -188,15 +188,22 @@ void startup_model_limit(struct startup_model *model, const struct config *confi
 	kv_config_divide(&kv, &model->sets);
 	most = kv_tokens_within(&kv, model->memory->kv_pages, model->max_seq_len);
 
-	assert(model->max_seq_len > 0 && most > 0);
+	assert(model->max_seq_len > 0 && model->memory->kv_pages > 0);
+	if (!most)
+		return startup_refuse(error, -ENOMEM,
+			"model %s: %u page%s of KV cache hold%s no token: a token takes a page of each of %u sets of layers: "
+			"give --kv-pages %u or more",
+			model->options->name, model->memory->kv_pages, model->memory->kv_pages == 1 ? "" : "s",
+			model->memory->kv_pages == 1 ? "s" : "", kv.n_sets, kv.n_sets);
 	if (most >= model->max_seq_len)
-		return;
+		return 0;
 	log_warn("model %s: its KV cache of %u page%s holds sequences of at most %u tokens, not %u: give "
 		 "--kv-pages %u or more for those, or --max-seq-len %u",
 		model->options->name, model->memory->kv_pages,
 		model->memory->kv_pages == 1 ? "" : "s", most, model->max_seq_len,
 		kv_pages_in_all(&kv, model->max_seq_len, false), most);
 	model->max_seq_len = most;
+	return 0;
 }
 
 /* ---- weights ---- */

@@ -39,8 +39,8 @@ int startup_model_examine(struct startup_model *model, const struct config *conf
 /* engine: the options that all models share. After the draft model was examined. */
 int startup_model_measure(struct startup_model *model, const struct device_info *info,
 	const struct engine_options *engine, struct startup_error *error);
-/* A sequence cannot be longer than the tokens of all pages: lower max_seq_len. */
-void startup_model_limit(struct startup_model *model, const struct config *config);
+/* A sequence cannot be longer than the tokens of all pages: lower max_seq_len. -ENOMEM: they hold no token. */
+int startup_model_limit(struct startup_model *model, const struct config *config, struct startup_error *error);
 /* Read the weights and report progress. The model in *ret is the caller's. */
 int startup_model_load(const struct startup_model *model, struct device *device,
 	struct engine_model_options *ret, struct startup_error *error);

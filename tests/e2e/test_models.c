@@ -133,6 +133,10 @@ static void test_a_load_that_cannot_be_says_why_and_changes_nothing(void **state
 	output = MIMEOCTL("models", "load", model, "kv_pages=2000000000");
 	assert_int_equal(output->status, 1);
 	assert_non_null(strstr(output->text, "its pages of KV cache need"));
+	snprintf(model, sizeof(model), "x=%s", source_path("tests/data/checkpoints/gemma3"));
+	output = MIMEOCTL("models", "load", model, "kv_pages=1");
+	assert_int_equal(output->status, 1);
+	assert_non_null(strstr(output->text, "1 page of KV cache holds no token"));
 	snprintf(model, sizeof(model), "%s=%s", test_model(), source_path("examples/models/tinycalc"));
 	assert_non_null(strstr(MIMEOCTL("models", "load", model)->text, "is served: unload it"));
 	assert_non_null(strstr(MIMEOCTL("models", "unload", "none")->text, "no model is called none"));

@@ -295,6 +295,19 @@ static void test_pages_too_many_for_the_memory_are_refused(void **state)
 	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc", "KV cache", "--memory");
 }
 
+/* One full layer and three with a window lie in pages of their own. */
+static void test_pages_too_few_for_a_token_are_refused_with_how_many_it_takes(void **state)
+{
+	char option[512];
+
+	snprintf(option, sizeof(option), "windows=%s", source_path("tests/data/checkpoints/gemma3"));
+	daemon_option(*state, "--model", option);
+	daemon_option(*state, "--kv-pages", "windows=3");
+	ASSERT_REFUSES(*state, EXIT_ERROR, "model windows: 3 pages of KV cache hold no token: a token takes a page of "
+		"each of 4 sets of layers: give --kv-pages 4 or more");
+	assert_false(daemon_log_has(*state, "of weights in"));
+}
+
 static void test_inputs_too_large_for_the_memory_are_refused_before_loading(void **state)
 {
 	struct daemon *daemon = *state;
@@ -413,6 +426,7 @@ int main(void)
 		OWN(test_mask_that_the_attention_does_not_know_is_refused_with_the_reason),
 		OWN(test_model_too_large_for_the_memory_is_refused),
 		OWN(test_pages_too_many_for_the_memory_are_refused),
+		OWN(test_pages_too_few_for_a_token_are_refused_with_how_many_it_takes),
 		OWN(test_inputs_too_large_for_the_memory_are_refused_before_loading),
 		OWN(test_log_and_operators_socket_agree_on_the_weights),
 		OWN(test_log_says_how_weights_were_quantised_and_that_they_are_widened),
