@@ -121,7 +121,9 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 		.support = runner->options.attention.level,
 		.mode = &runner->options.mode,
 		.mask = &runner->options.mask,
-		.max_seq_len = runner->options.max_seq_len,
+		/* A request that exceeds all pages could never run. */
+		.max_seq_len = kv_tokens_within(kv_cache_config(runner->kv), runner->options.kv_pages,
+			runner->options.max_seq_len),
 		.max_batch_tokens = engine->options.max_batch_tokens,
 		.max_rows = engine->options.max_requests,
 		.page_tokens = engine->options.page_tokens,

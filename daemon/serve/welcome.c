@@ -71,14 +71,11 @@ static void welcome_describe_model(const struct engine_model_facts *facts, struc
 {
 	const struct model_config *config = &facts->model->config;
 	const struct slot_sampling *sampling = &config->sampling;
-	uint64_t kv_tokens = (uint64_t)facts->pages_total * facts->page_tokens;
 
 	*ret = (struct mimeo_model_info){
 		.vocab_size = config->vocab_size,
 		.hidden_size = config->hidden_size,
-		/* A request that exceeds all pages could never run. */
-		.max_seq_len = kv_tokens < facts->max_seq_len ? (uint32_t)kv_tokens
-							      : facts->max_seq_len,
+		.max_seq_len = facts->max_seq_len,
 		.page_tokens = facts->page_tokens,
 		.bos = config->bos,
 		.activation = welcome_activation(facts->model),

@@ -223,6 +223,30 @@ static void test_length_beyond_all_pages_is_warned_of_and_not_offered(void **sta
 	mimeo_close(m);
 }
 
+/* Pages of 16 tokens, which are given back when they have left the window of 9. */
+static void test_length_that_pages_of_a_window_suffice_for_is_offered(void **state)
+{
+	static const int32_t tokens[] = {1};
+	struct daemon *daemon = *state;
+	struct mimeo_generate generate = generate_of(tokens, 1, 255);
+	char option[512];
+	struct mimeo *m;
+
+	snprintf(option, sizeof(option), "windows=%s", source_path("tests/data/checkpoints/mistral-window"));
+	daemon_option(daemon, "--model", option);
+	daemon_option(daemon, "--kv-pages", "windows=10");
+	daemon_option(daemon, "--max-batch-tokens", "8");
+	daemon_option(daemon, "--max-requests", "4");
+	daemon_start(daemon);
+	m = daemon_connect(daemon, 0, 0);
+	assert_true(mimeo_model_find(m, "windows") > 0);
+	generate.model = (uint32_t)mimeo_model_find(m, "windows");
+	assert_int_equal(mimeo_model_get(m, generate.model)->max_seq_len, 256);
+	submit_generate(m, &generate);
+	assert_int_equal(wait_final(m).status, 0);
+	mimeo_close(m);
+}
+
 /* ---- drain ---- */
 
 /* Tokens flow, and then SIGTERM. */
@@ -379,6 +403,7 @@ int main(void)
 		OWN(test_clean_end_leaves_no_lock_files),
 		OWN(test_length_beyond_the_model_is_warned_of_and_not_used),
 		OWN(test_length_beyond_all_pages_is_warned_of_and_not_offered),
+		OWN(test_length_that_pages_of_a_window_suffice_for_is_offered),
 		OWN(test_drain_finishes_what_runs_and_takes_nothing_new),
 		OWN(test_draining_daemon_turns_new_clients_away),
 		OWN(test_second_signal_ends_at_once),
