@@ -58,6 +58,7 @@ static void check_sequence(const struct sequence *s)
 	if (s->state == SEQUENCE_IDLE) {
 		assert(s->slot < 0 && !s->n_pending && !s->forget && s->n_computed <= s->n_tokens);
 		assert(s->open || !s->table.n_pages);
+		assert(!s->table.n_pages || kv_table_serves(s->runner->kv, &s->table, s->n_computed));
 		return;
 	}
 	assert(s->slot >= 0);
@@ -66,6 +67,7 @@ static void check_sequence(const struct sequence *s)
 		return;
 	assert(s->n_computed <= s->n_tokens + s->n_pending);
 	assert(s->n_computed <= s->table.n_pages * s->runner->limits->page_tokens);
+	assert(!s->runner->options.sets.window || s->n_computed <= s->table.end * s->runner->limits->page_tokens);
 	assert(s->request->session == session);
 	assert(s->request->state == REQUEST_RUNNING || s->request->state == REQUEST_STARTING);
 	assert(s->request->runner == s->runner && s->row < s->request->n_rows);
@@ -248,7 +250,7 @@ static void check_slots(const struct runner *runner, uint32_t *uses)
 	check_idle(runner);
 	assert(!slots->head || (check_waits(slots->head) && slots->head->runner == runner));
 	assert(!slots->blocked || (check_waits(slots->blocked) && slots->blocked->runner == runner));
-	assert(slots->n_copies <= n);
+	assert(slots->n_copies <= slots->max_copies);
 }
 
 /* Count the pages of its table. */
