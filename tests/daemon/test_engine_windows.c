@@ -95,6 +95,63 @@ static void test_request_of_128k_tokens_fits_the_pages_of_its_window(void **stat
 	free(tokens);
 }
 
+/* Behind a history that was longer than all pages. */
+static void test_step_behind_a_long_history_needs_the_pages_of_its_window(void **state)
+{
+	const struct msg_step msg = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
+	const struct msg_row row = {1, 1};
+	const int32_t token = 70;
+	int32_t tokens[1500];
+	struct rig rig;
+
+	rig_open_client(&rig, &(struct rig_options){.window = WINDOW, .max_seq_len = 2048, .kv_pages = 32});
+	rig_nonsense(tokens, 1500, 7);
+	rig_ok(&rig.client, 0, RING_OP_OPEN, 1, 0);
+	rig_must(&rig.client, rig_ask(&rig.client, 1, 1, tokens, 1500, 4, MIMEO_GENERATE_IGNORE_EOS));
+	for (uint32_t i = 0; i < 40; i++)
+		rig_must(&rig.client, rig_step(&rig.client, 2, &msg, &row, &token));
+	rig_ok(&rig.client, 0, RING_OP_CLOSE, 1, 0);
+	rig_assert_all_free(&rig);
+	rig_close(&rig);
+}
+
+/* Each first token is written to a page of each set that all share; the lane is full, so the copies wait. */
+static void test_forks_that_start_together_copy_a_page_of_each_set(void **state)
+{
+	enum { N = 8 };
+	const struct msg_step msg = {.n_rows = N - 1, .outputs = MIMEO_STEP_TOKENS};
+	struct msg_row rows[N - 1];
+	int32_t tokens[N - 1];
+	struct rig_request endless, step;
+	struct rig rig;
+
+	rig_open_client(&rig, &(struct rig_options){.window = WINDOW, .full_every = 2, .max_requests = N});
+	assert_int_equal(rig.runner->options.sets.n, 3);
+	rig_ok(&rig.client, 0, RING_OP_OPEN, 1, 0);
+	rig_must(&rig.client, rig_ask_text(&rig.client, 0, 1, "9+8="));
+	for (uint32_t i = 0; i < N - 1; i++) {
+		rig_ok(&rig.client, 0, RING_OP_FORK, 1, 2 + i);
+		rows[i] = (struct msg_row){2 + i, 1};
+		tokens[i] = 70;
+	}
+	rig_gate_close(&rig);
+	endless = rig_endless(&rig.client, 0, 0, 40);
+	rig_submit(&rig.client, endless);
+	RIG_AWAIT(rig.engine->lane.n_inflight == LANE_STEPS && rig.engine->lane.idle.sleeping);
+	step = rig_step(&rig.client, 1, &msg, rows, tokens);
+	rig_submit(&rig.client, step);
+	RIG_AWAIT(engine_stats(rig.engine)->n_slots_free == 0 && rig.engine->lane.idle.sleeping);
+	assert_int_equal(rig.runner->slots.n_copies, 3 * (N - 1));
+	rig_gate_open(&rig);
+	rig_wait(&rig.client, rig.results, 1);
+	assert_int_equal(rig.results[1].status, 0);
+	rig_wait(&rig.client, rig.results, 0);
+	for (uint32_t i = 0; i < N; i++)
+		rig_ok(&rig.client, 0, RING_OP_CLOSE, 1 + i, 0);
+	rig_assert_all_free(&rig);
+	rig_close(&rig);
+}
+
 /* ---- histories: what a fork, a cut and a prefix have of the window ---- */
 
 #define LENGTH 700u
@@ -239,6 +296,8 @@ int main(void)
 		cmocka_unit_test(test_load_gives_the_tokens_of_kept_pages_in_every_mode),
 		cmocka_unit_test(test_long_request_holds_pages_of_its_window_alone),
 		cmocka_unit_test(test_request_of_128k_tokens_fits_the_pages_of_its_window),
+		cmocka_unit_test(test_step_behind_a_long_history_needs_the_pages_of_its_window),
+		cmocka_unit_test(test_forks_that_start_together_copy_a_page_of_each_set),
 		cmocka_unit_test(test_forks_and_cuts_go_on_as_with_kept_pages),
 		cmocka_unit_test(test_prefix_of_another_request_has_its_window),
 		cmocka_unit_test(test_fixed_sequence_keeps_the_pages_of_its_window),

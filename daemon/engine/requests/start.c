@@ -358,6 +358,16 @@ struct sequence *start_row_sequence(const struct request *request, uint32_t i)
 	return engine_session_sequence(request->session, request->rows[i].sequence);
 }
 
+/* The pages of a step's row: its sequence's, but for those that have left a window. */
+static uint32_t start_row_pages(const struct request *request, uint32_t i)
+{
+	const struct sequence *s = start_row_sequence(request, i);
+	const struct kv_config *config = kv_cache_config(s->runner->kv);
+	const uint32_t n = kv_pages_in_all(config, (uint64_t)s->n_tokens + request->rows[i].n_tokens, true);
+
+	return n - (config->n_sets - config->n_full_sets) * s->table.first;
+}
+
 /* Refuse a step for pages that it can never have: those of one of its rows, or of all of them if they cannot be evicted
  * as they end. */
 static bool start_check_pages(struct request *request)
@@ -367,9 +377,7 @@ static bool start_check_pages(struct request *request)
 	uint64_t n_all = 0, n_most = 0;
 
 	for (uint32_t i = 0; i < request->n_rows; i++) {
-		const struct sequence *s = start_row_sequence(request, i);
-		const uint64_t n = kv_pages_in_all(
-			kv_cache_config(runner->kv), (uint64_t)s->n_tokens + request->rows[i].n_tokens, true);
+		const uint64_t n = start_row_pages(request, i);
 
 		n_all += n;
 		n_most = n > n_most ? n : n_most;
