@@ -8,7 +8,7 @@
  * have several tokens each and may fill a step: one of them then yields to prompts in the next.
  *
  * A prompt has its pages from admission on, but those of a generate request in sets with a window (kv_sets.h) only for
- * its next step; the others, and those of a decode's next tokens, are taken here. Where none are free, idle sequences
+ * its first step; the others, and those of a decode's next tokens, are taken here. Where none are free, idle sequences
  * are evicted and younger requests preempted (reclaim.h); a row whose pages are still on their way back is left out of
  * the step.
  *
@@ -294,9 +294,18 @@ static uint32_t schedule_decode_end(const struct batch *b, const struct sequence
 	return end < limit ? (uint32_t)end : limit;
 }
 
-/* The end of the tokens for which the sequence's next row needs pages; a step's row has had them since it was admitted,
- * but for those of a prompt in sets with a window, which come step by step. */
-static uint32_t schedule_row_end(const struct batch *b, const struct sequence *s)
+/* Is it the turn of s before that of the other? */
+static bool schedule_is_before(const struct batch *b, const struct sequence *s, const struct sequence *other)
+{
+	const bool spares_last = b->schedule->turn % CLASS_BATCH_TURN != 0;
+
+	if (class_is_spare(s->request) != class_is_spare(other->request))
+		return class_is_spare(other->request) == spares_last;
+	return class_computes_before(s->request, other->request);
+}
+
+/* Where the next row's tokens end that need pages, of a prompt at most n_most; a step's row has had them from the start. */
+static uint32_t schedule_row_end(const struct batch *b, const struct sequence *s, uint32_t n_most)
 {
 	const uint32_t n = schedule_remaining(s);
 
@@ -304,13 +313,13 @@ static uint32_t schedule_row_end(const struct batch *b, const struct sequence *s
 		return s->request->op == RING_OP_GENERATE ? schedule_decode_end(b, s) : s->n_computed;
 	if (!b->runner->options.sets.window || !schedule_is_prefill(s))
 		return s->n_computed;
-	return s->n_computed + (n < b->max_tokens ? n : b->max_tokens);
+	return s->n_computed + (n < n_most ? n : n_most);
 }
 
-static bool schedule_take_pages(struct batch *b, struct sequence *s)
+static bool schedule_take_pages(struct batch *b, struct sequence *s, uint32_t n_most)
 {
 	struct runner *runner = b->runner;
-	const uint32_t end = schedule_row_end(b, s);
+	const uint32_t end = schedule_row_end(b, s, n_most);
 	const uint32_t needed = kv_pages_needed(runner->kv, &s->table, s->n_computed, end - s->n_computed);
 
 	if (!needed)
@@ -322,6 +331,53 @@ static bool schedule_take_pages(struct batch *b, struct sequence *s)
 	return sequence_extend(s, end) == 0;
 }
 
+/* Does its prompt take what others leave of the step's tokens? A prefix that is not cut may take all. */
+static bool schedule_shares_tokens(const struct sequence *s)
+{
+	return schedule_is_prefill(s) && !schedule_whole_end(s);
+}
+
+static bool schedule_waits_for_pages(const struct batch *b, const struct sequence *s)
+{
+	return schedule_shares_tokens(s) && s->paged != b->schedule->turn + 1;
+}
+
+static bool schedule_waits_for_chunk(const struct batch *b, const struct sequence *s)
+{
+	return schedule_is_prefill(s) && !s->starved && !schedule_is_in(b, s) && s->looked != b->inflight->step;
+}
+
+/* Of those that wait the sequence whose turn it is. NULL: none does. */
+static struct sequence *schedule_next(const struct batch *b,
+	bool (*waits)(const struct batch *, const struct sequence *))
+{
+	const struct slots *slots = &b->runner->slots;
+	struct sequence *ret = NULL;
+
+	for (uint32_t i = 0; i < slots->n_running; i++) {
+		struct sequence *s = slots->running[i];
+
+		if (waits(b, s) && (!ret || schedule_is_before(b, s, ret)))
+			ret = s;
+	}
+	return ret;
+}
+
+/* Prompts get pages of a window for the tokens that the step may have of them; none where others take them all. */
+static void schedule_page_prompts(struct batch *b)
+{
+	uint32_t left = b->max_tokens;
+	struct sequence *s;
+
+	while (left && (s = schedule_next(b, schedule_waits_for_pages))) {
+		const uint32_t n = schedule_remaining(s) < left ? schedule_remaining(s) : left;
+
+		s->paged = b->schedule->turn + 1;
+		s->starved = !schedule_take_pages(b, s, n);
+		left -= s->starved ? 0 : n;
+	}
+}
+
 /* Before any row is added: a request that is preempted here must not have one in this step. */
 static void schedule_page_rows(struct batch *b)
 {
@@ -331,11 +387,21 @@ static void schedule_page_rows(struct batch *b)
 		struct sequence *s = slots->running[i];
 		const uint32_t n_running = slots->n_running;
 
-		s->starved = !schedule_take_pages(b, s);
+		s->starved = !schedule_shares_tokens(s) && !schedule_take_pages(b, s, b->max_tokens);
 		/* A preemption moves later entries to the front: examine them. */
 		if (slots->n_running < n_running)
 			i = UINT32_MAX;
 	}
+	if (b->runner->options.sets.window)
+		schedule_page_prompts(b);
+}
+
+/* Of the next n tokens of a prompt, those that have pages. */
+static uint32_t schedule_paged(const struct batch *b, const struct sequence *s, uint32_t n)
+{
+	const uint32_t n_paged = s->table.end * b->runner->limits->page_tokens - s->n_computed;
+
+	return !b->runner->options.sets.window || n < n_paged ? n : n_paged;
 }
 
 static void schedule_add_decodes(struct batch *b)
@@ -378,33 +444,6 @@ static void schedule_add_whole(struct batch *b)
 	}
 }
 
-/* Is it the turn of s before that of the other? */
-static bool schedule_is_before(const struct batch *b, const struct sequence *s, const struct sequence *other)
-{
-	const bool spares_last = b->schedule->turn % CLASS_BATCH_TURN != 0;
-
-	if (class_is_spare(s->request) != class_is_spare(other->request))
-		return class_is_spare(other->request) == spares_last;
-	return class_computes_before(s->request, other->request);
-}
-
-/* The prompt whose turn it is. NULL: none is left. */
-static struct sequence *schedule_next_prefill(const struct batch *b)
-{
-	const struct slots *slots = &b->runner->slots;
-	struct sequence *ret = NULL;
-
-	for (uint32_t i = 0; i < slots->n_running; i++) {
-		struct sequence *s = slots->running[i];
-
-		if (!schedule_is_prefill(s) || s->starved || schedule_is_in(b, s) || s->looked == b->inflight->step)
-			continue;
-		if (!ret || schedule_is_before(b, s, ret))
-			ret = s;
-	}
-	return ret;
-}
-
 /* Are there more than n tokens of prompts to compute? */
 static bool schedule_has_prompts(const struct batch *b, uint32_t n)
 {
@@ -439,7 +478,7 @@ static void schedule_add_chunks(struct batch *b)
 	const uint32_t most = schedule_prompt_tokens(b);
 	struct sequence *s = NULL;
 
-	while (schedule_has_room(b) && b->inflight->n_prompt < most && (s = schedule_next_prefill(b))) {
+	while (schedule_has_room(b) && b->inflight->n_prompt < most && (s = schedule_next(b, schedule_waits_for_chunk))) {
 		const uint32_t budget = b->max_tokens - b->shape.tokens;
 		const uint32_t left = most - b->inflight->n_prompt;
 		uint32_t n = schedule_remaining(s);
@@ -451,13 +490,16 @@ static void schedule_add_chunks(struct batch *b)
 			n = left;
 		if (row_history_end(s) && n > row_history_end(s) - s->n_computed)
 			n = row_history_end(s) - s->n_computed;
+		n = schedule_paged(b, s, n);
+		if (!n)
+			continue; /* its turn to get pages is later */
 		n = schedule_uncut(s, positions_capacity(b->inflight->slot, s, n, false), budget);
 		if (n)
 			schedule_add_row(b, s, n, false);
 		else
 			b->schedule->whole_waits = true;
 	}
-	b->schedule->chunks_wait = !schedule_has_room(b) && schedule_next_prefill(b);
+	b->schedule->chunks_wait = !schedule_has_room(b) && schedule_next(b, schedule_waits_for_chunk);
 }
 
 /* Launched ahead of the rows, also in a step without rows: a slot's later updates follow in order. */

@@ -31,7 +31,7 @@ void sequence_reset(struct sequence *sequence, struct runner *runner)
 	sequence->forget = sequence->fixed = sequence->table.keeps = false;
 	assert(!sequence->pinned);
 	sequence->slot_ready = false;
-	sequence->last_step = sequence->looked = 0; /* each runner numbers its steps */
+	sequence->last_step = sequence->looked = sequence->paged = 0; /* each runner numbers its steps */
 }
 
 /* ---- idle sequences ---- */
@@ -248,6 +248,15 @@ void sequence_keep_window(struct sequence *sequence, const struct request *reque
 	sequence->table.keeps = sequence->pinned || sequence_pins(sequence, request) || request->op != RING_OP_GENERATE;
 }
 
+static bool sequence_any_waits(const struct accounting *accounting)
+{
+	uint32_t i = 0;
+
+	while (i < accounting->n_sessions && !accounting->sessions[i]->waiting)
+		i++;
+	return i < accounting->n_sessions;
+}
+
 void sequence_leave_window(struct sequence *sequence, uint32_t n_tokens)
 {
 	const uint32_t n = kv_leave_window(sequence->runner->kv, &sequence->table, n_tokens);
@@ -256,7 +265,7 @@ void sequence_leave_window(struct sequence *sequence, uint32_t n_tokens)
 		return;
 	assert(sequence->state != SEQUENCE_IDLE); /* those of idle ones are counted as such */
 	sequence_count_pages(sequence, -(int64_t)n);
-	sequence->session->accounting->admit = true;
+	sequence->session->accounting->admit |= sequence_any_waits(sequence->session->accounting);
 }
 
 /* The draft model's key of a token depends on the next token, which the page behind the last one had. */

@@ -63,6 +63,7 @@ struct sequence {
 	uint32_t document;       /* where the document of the last launched token begins */
 	uint64_t last_step;      /* the runner's last launched step that names it */
 	uint64_t looked;         /* the step that was to have a chunk of its prompt */
+	uint32_t paged;          /* 1 + the scheduler's turn in which the chunk was to get pages */
 	uint32_t follow_end;     /* where the first request that waits for its tokens wants them up to; 0: none does */
 	uint64_t claim;          /* admission pass in which an earlier request waits for it */
 	struct sequence *next;   /* in slots.releasing */
