@@ -304,7 +304,7 @@ static bool schedule_is_before(const struct batch *b, const struct sequence *s, 
 	return class_computes_before(s->request, other->request);
 }
 
-/* Where the next row's tokens end that need pages, of a prompt at most n_most; a step's row has had them from the start. */
+/* Where the next row's tokens end that need pages, n_most of a prompt; a step's row has had them from the start. */
 static uint32_t schedule_row_end(const struct batch *b, const struct sequence *s, uint32_t n_most)
 {
 	const uint32_t n = schedule_remaining(s);
