@@ -154,7 +154,7 @@ uint32_t kv_pages_in_all(const struct kv_config *c, uint64_t n_tokens, bool keep
 	/* Two launched steps, and the one that is scheduled; a window may begin and end within a page. */
 	const uint64_t seen =
 		kv_table_pages_for(c, (uint64_t)c->window + KV_WINDOW_SLACK + 3 * (uint64_t)c->near_tokens) + 2;
-	const uint64_t all = n_full * n + (n_sets - n_full) * (keeps || n < seen ? n : seen);
+	const uint64_t all = n_full * n + (n_sets - n_full) * (keeps || !c->near_tokens || n < seen ? n : seen);
 
 	return all < UINT32_MAX ? (uint32_t)all : UINT32_MAX;
 }

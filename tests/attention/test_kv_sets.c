@@ -29,13 +29,29 @@ static struct kv_cache *cache;
 static struct kv_table one, two;
 static int32_t ids[N_IDS];
 
-static int make_tables(void **state)
+static void make_cache(const struct kv_config *of)
 {
-	assert_int_equal(kv_cache_new(device, &config, N_PAGES, &cache), 0);
+	assert_int_equal(kv_cache_new(device, of, N_PAGES, &cache), 0);
 	assert_int_equal(kv_table_init(&one, CAPACITY), 0);
 	assert_int_equal(kv_table_init(&two, CAPACITY), 0);
 	for (uint32_t i = 0; i < N_IDS; i++)
 		ids[i] = 100 + (int32_t)i;
+}
+
+static int make_tables(void **state)
+{
+	make_cache(&config);
+	return 0;
+}
+
+/* One set, whose layers all have a window. */
+static int make_windows_alone(void **state)
+{
+	struct kv_config windows = config;
+
+	windows.n_sets = 1;
+	windows.n_full_sets = 0;
+	make_cache(&windows);
 	return 0;
 }
 
@@ -218,6 +234,24 @@ static void test_prefix_whose_window_was_evicted_is_shorter(void **state)
 	kv_table_deinit(&other);
 }
 
+/* The chain of windows alone begins with the first page, too. */
+static void test_prefix_of_windows_alone_has_the_pages_of_its_window_alone(void **state)
+{
+	compute(&one, 120);
+	assert_int_equal(kv_prefix_take(cache, &two, SALT, ids, 110), 27);
+	/* token 108 sees 101 ... 108 */
+	assert_int_equal(two.first, 25);
+	assert_int_equal(kv_table_held(cache, &two), 2);
+	assert_int_equal(kv_table_pages(&two, 0)[26], kv_table_pages(&one, 0)[26]);
+}
+
+static void test_prefix_of_windows_alone_ends_at_the_first_page_that_was_evicted(void **state)
+{
+	compute(&one, 120);
+	kv_prefix_drop(cache, 1); /* page 2: it was given back first, together with those before it */
+	assert_int_equal(kv_prefix_take(cache, &two, SALT, ids, 120), 2);
+}
+
 static void test_window_pages_of_other_tokens_are_not_found(void **state)
 {
 	compute(&one, 40);
@@ -231,16 +265,20 @@ static void test_window_pages_of_other_tokens_are_not_found(void **state)
 static void test_most_pages_of_a_sequence_do_not_grow_behind_its_window(void **state)
 {
 	const uint32_t seen = (WINDOW + KV_WINDOW_SLACK + 3 * 12) / PAGE + 2;
+	struct kv_config at_once = config;
 
+	at_once.near_tokens = 0;
 	assert_int_equal(kv_pages_in_all(&config, 40, false), 3 * 10);
 	assert_int_equal(kv_pages_in_all(&config, 4000, false), 1000 + 2 * seen);
 	assert_int_equal(kv_pages_in_all(&config, 4000, true), 3000);
+	assert_int_equal(kv_pages_in_all(&at_once, 4000, false), 3000);
 	assert_int_equal(kv_tokens_within(&config, 1000 + 2 * seen, 100000), 4000);
 	assert_int_equal(kv_tokens_within(&config, 30, 100000), 40);
 	assert_int_equal(kv_tokens_within(&config, 30, 17), 17);
 }
 
 #define TABLES(test) cmocka_unit_test_setup_teardown(test, make_tables, free_tables)
+#define WINDOWS(test) cmocka_unit_test_setup_teardown(test, make_windows_alone, free_tables)
 
 static int group_setup(void **state)
 {
@@ -266,6 +304,8 @@ int main(void)
 		TABLES(test_truncation_drops_pages_of_all_sets),
 		TABLES(test_prefix_has_the_pages_of_its_window_alone),
 		TABLES(test_prefix_whose_window_was_evicted_is_shorter),
+		WINDOWS(test_prefix_of_windows_alone_has_the_pages_of_its_window_alone),
+		WINDOWS(test_prefix_of_windows_alone_ends_at_the_first_page_that_was_evicted),
 		TABLES(test_window_pages_of_other_tokens_are_not_found),
 		cmocka_unit_test(test_most_pages_of_a_sequence_do_not_grow_behind_its_window),
 	};
