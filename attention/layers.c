@@ -92,6 +92,22 @@ void attention_layers_join(struct attention_layers *layers)
 
 /* ---- choice ---- */
 
+/* Why attention_layers_group refuses the configuration. */
+static void layers_explain(const struct attention_config *config, char *why, size_t size)
+{
+	struct attention_layers layers = {0};
+	uint32_t layer = 0;
+
+	if (!config->n_layers || config->n_layers > ATTENTION_LAYERS_MAX) {
+		snprintf(why, size, "num_hidden_layers %u: at least 1 and at most %u", config->n_layers, ATTENTION_LAYERS_MAX);
+		return;
+	}
+	while (layers_find_group(&layers, config, layer) < ATTENTION_GROUPS_MAX)
+		layer++;
+	snprintf(why, size, "its layers have more than %u different sliding windows: the next is %u in layer %u",
+		ATTENTION_GROUPS_MAX, config->windows[layer], layer);
+}
+
 /* "12 layers from 1 on, window 4096: " */
 static int layers_describe(const struct attention_group *group, char *text, size_t size)
 {
@@ -124,8 +140,7 @@ int attention_layers_choose(const char *name, const struct attention_config *con
 	int rc = attention_layers_group(config, &layers);
 
 	if (rc) {
-		snprintf(why, size, "%u layers, at most %u are possible, or more than %u different windows",
-			config->n_layers, ATTENTION_LAYERS_MAX, ATTENTION_GROUPS_MAX);
+		layers_explain(config, why, size);
 		return rc;
 	}
 	for (uint32_t g = 0; g < layers.n_groups; g++) {

@@ -8,7 +8,8 @@
  * Layers of one kind and window are a GROUP. A backend is chosen for each group; what a model can have of graphs is
  * the lowest level of its groups. If all have one backend, that backend serves the model: what it computes once a step
  * it computes once for each window (manager.h). Else attention_by_layer does, which has a manager and metadata of each
- * group's own backend, and runs a layer by its group's.
+ * group's own backend, and runs a layer by its group's. No built-in backend serves only some windows: today all groups
+ * have one.
  */
 
 #include "attention/attention.h"

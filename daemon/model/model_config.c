@@ -5,6 +5,11 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "attention/layers.h"
+
+_Static_assert(MODEL_LAYERS_MAX <= KV_SETS_LAYERS_MAX && MODEL_LAYERS_MAX <= ATTENTION_LAYERS_MAX,
+	"sets and groups of layers have room for all");
+
 void model_config_deinit(struct model_config *config)
 {
 	if (!config)

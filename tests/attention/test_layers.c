@@ -95,7 +95,10 @@ static void test_more_windows_than_groups_are_refused(void **state)
 	config.n_layers = ATTENTION_GROUPS_MAX + 1;
 	assert_int_equal(attention_layers_group(&config, &layers), -ENOTSUP);
 	assert_int_equal(attention_layers_choose("auto", &config, &layers, why, sizeof(why)), -ENOTSUP);
-	assert_non_null(strstr(why, "9 layers"));
+	assert_string_equal(why, "its layers have more than 8 different sliding windows: the next is 9 in layer 8");
+	config.n_layers = 1030;
+	assert_int_equal(attention_layers_choose("auto", &config, &layers, why, sizeof(why)), -ENOTSUP);
+	assert_string_equal(why, "num_hidden_layers 1030: at least 1 and at most 1024");
 }
 
 /* ---- the model's level ---- */
