@@ -105,7 +105,11 @@ int model_config_load(const char *path, struct model_config *ret, struct model_e
 
 int draft_config_load(const char *directory, struct model_config *ret, struct model_error *error)
 {
-	CLEANUP(cleanup_close) int fd = file_open_directory(directory, error);
+	CLEANUP(cleanup_close) int fd = -1;
 
+	if (checkpoint_is_file(directory))
+		return model_fail(error, -ENOTSUP,
+			"%s: a GGUF file has no MTP head and is no draft model: use --draft none", directory);
+	fd = file_open_directory(directory, error);
 	return fd < 0 ? fd : hf_files_load_config(fd, directory, true, ret, error);
 }

@@ -200,6 +200,19 @@ static void test_mtp_is_the_head_in_the_targets_folder_with_the_targets_attentio
 	}
 }
 
+static void test_gguf_file_is_refused_as_a_draft(void **state)
+{
+	struct examination own = {"tests/data/gguf/llama.gguf", "mtp"};
+	struct examination other = {TARGET, "tests/data/gguf/llama.gguf"};
+
+	assert_int_equal(examine(&own), -ENOTSUP);
+	assert_non_null(strstr(own.error.text, "model tinycalc: draft: "));
+	assert_non_null(strstr(own.error.text, "llama.gguf: a GGUF file has no MTP head and is no draft model: "
+		"use --draft none"));
+	assert_int_equal(examine(&other), -ENOTSUP);
+	assert_non_null(strstr(other.error.text, "is no draft model"));
+}
+
 /* ---- what the target's attention is asked for ---- */
 
 static uint32_t decode_query; /* the longest that it was asked for */
@@ -239,6 +252,7 @@ int main(void)
 		cmocka_unit_test(test_drafts_share_of_memory_is_what_it_adds),
 		cmocka_unit_test(
 			test_latent_target_takes_a_draft_but_not_by_lengths_on_the_host),
+		cmocka_unit_test(test_gguf_file_is_refused_as_a_draft),
 		cmocka_unit_test(test_mtp_is_the_head_in_the_targets_folder_with_the_targets_attention),
 		cmocka_unit_test(
 			test_decode_graphs_are_for_verifications_where_there_is_a_draft),
