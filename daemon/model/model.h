@@ -43,7 +43,8 @@ struct model_unused {
 	uint32_t n;            /* without those below */
 	char first[96];        /* the name of one of these, cut */
 	uint32_t n_buffers;    /* rotary frequencies, which config.json determines */
-	uint32_t n_prediction; /* of layers behind the last that predict further tokens */
+	uint32_t n_prediction; /* of layers behind the last that predict further tokens (MTP heads) ... */
+	uint32_t n_heads;      /* ... and how many of these layers */
 };
 
 struct model {

@@ -40,9 +40,10 @@ static void plan_count_unused(const struct safetensors *checkpoint, const struct
 {
 	if (plan_is_buffer(name))
 		unused->n_buffers++;
-	else if (plan_is_prediction(checkpoint, config, name))
+	else if (plan_is_prediction(checkpoint, config, name)) {
 		unused->n_prediction++;
-	else if (!unused->n++)
+		unused->n_heads += strstr(name, ".eh_proj.weight") != NULL;
+	} else if (!unused->n++)
 		snprintf(unused->first, sizeof(unused->first), "%s", name);
 }
 

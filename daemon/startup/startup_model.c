@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "attention/kv_cache.h"
+#include "daemon/model/draft.h"
 #include "daemon/output/log.h"
 #include "daemon/startup/progress.h"
 #include "daemon/output/table_format.h"
@@ -245,6 +246,16 @@ static void startup_model_log_sets(const char *name, const struct kv_sets *sets)
 			name, sets->n_layers, sets->n_full, sets->n - sets->n_full, sets->window);
 }
 
+static void startup_model_log_heads(const struct config_model *options, const struct model_unused *unused)
+{
+	if (unused->n_heads == 1 && strcmp(options->draft, DRAFT_MTP) != 0)
+		log_info("model %s: %u tensors of its MTP head are not read: --draft mtp uses them", options->name,
+			unused->n_prediction);
+	else if (unused->n_heads > 1)
+		log_info("model %s: %u tensors of its %u MTP heads are not used", options->name, unused->n_prediction,
+			unused->n_heads);
+}
+
 static void startup_model_log_unused(const char *name, const struct model_unused *unused)
 {
 	if (unused->n)
@@ -252,9 +263,6 @@ static void startup_model_log_unused(const char *name, const struct model_unused
 			 "the configuration may belong to another model",
 			name, unused->n, unused->n == 1 ? "" : "s", unused->n == 1 ? "is" : "are",
 			unused->first);
-	if (unused->n_prediction)
-		log_info("model %s: tensors of layers that predict further tokens, which --draft mtp uses: %u", name,
-			unused->n_prediction);
 	if (unused->n_buffers)
 		log_debug("model %s: buffers of rotary frequencies, not used: %u", name,
 			unused->n_buffers);
@@ -321,6 +329,7 @@ int startup_model_load(const struct startup_model *model, struct device *device,
 		log_warn("model %s: norm_topk_prob is ignored for %s, as in transformers: the weights of "
 			 "experts are scaled but not normalised; the model's own code normalises them",
 			name, model->config.architecture);
+	startup_model_log_heads(model->options, &loaded->unused);
 	startup_model_log_unused(name, &loaded->unused);
 	startup_model_load_files(name, model->options->dir, loaded);
 	*ret = (struct engine_model_options){
