@@ -21,8 +21,8 @@
  * free, and keeps its contents until no other page is free and no other was unused for longer. A
  * registered page is never written: its only user takes it out of the index first, one of several
  * users gets a copy. The pages of a set have keys of their own, whose parents are the first set's pages: a prefix is
- * found if the pages without a window are registered from its beginning on, and those with one as far back as its
- * next token sees.
+ * found if its pages are registered from its first token on in sets without a window, and those of the window before
+ * its end in the others; where all layers have a window, all its pages.
  *
  * Threads: the engine's alone. Nothing here waits for the device: callers release a page only when
  * every launched step that names it has completed.
@@ -48,8 +48,8 @@ struct kv_config {
 	bool keys_only; /* rows of one kind: [max_pages, page_tokens, n_kv_heads, head_dim] */
 	bool prefix_cache;
 	prefix_hash *prefix_hash; /* NULL: a good one */
-	/* kv_sets.h; n_sets 0: one. near_tokens: a sequence that is to be extended by more gets only the pages of so
-	 * many of its next tokens in sets with a window; 0: of all. */
+	/* kv_sets.h; n_sets 0: one. near_tokens: in sets with a window kv_extend takes pages for the next near_tokens
+	 * tokens alone, however many are asked for; 0: for all. */
 	uint32_t n_sets, n_full_sets, window, near_tokens;
 };
 
@@ -134,10 +134,9 @@ int kv_extend(struct kv_cache *cache, struct kv_table *table, uint32_t n_tokens,
 /* Give back pages of sets with a window that no token from n_tokens - KV_WINDOW_SLACK on sees; no launched step may
  * have rows of earlier ones. Returns how many. */
 uint32_t kv_leave_window(struct kv_cache *cache, struct kv_table *table, uint32_t n_tokens);
-/* The child shares all pages that hold the first n_tokens, and the chain of the whole ones. -ENOSPC
- * if its capacity is too small, -EINVAL if it is not empty or the parent does not hold n_tokens, or not what the next
- * token sees;
- * nothing changed then. */
+/* The child shares all pages that hold the first n_tokens, and the chain of the whole ones. -ENOSPC if its capacity is
+ * too small; -EINVAL if the child is not empty, or the parent lacks pages of the first n_tokens or of what the next
+ * token sees. On an error nothing changes. */
 int kv_fork(struct kv_cache *cache, const struct kv_table *parent, uint32_t n_tokens,
 	struct kv_table *child);
 /* Cut a table to the pages that n_tokens need; the dropped pages go to dropped[] (capacity n_pages, of each set)

@@ -23,7 +23,9 @@
 
 struct kv_sets {
 	uint32_t n;        /* 0 counts as 1: one set, of all layers */
-	uint32_t n_full;   /* the first ones, whose layers see all tokens */
+	/* The first ones, whose pages are all kept: layers without a window, or with one about as long as the longest
+	 * sequence. */
+	uint32_t n_full;
 	uint32_t n_layers; /* that a page has room for */
 	uint32_t window;   /* the longest of the other sets' layers, itself included; 0: there are no other sets */
 	uint8_t set[KV_SETS_LAYERS_MAX];    /* of each layer of the model ... */

@@ -40,7 +40,7 @@ struct engine_model_options {
 	struct mode_resolution mode; /* daemon/graph/mode.h */
 	struct mimeo_mask mask;        /* of requests that bring none; a prefix of UINT32_MAX: all there is */
 	uint32_t max_seq_len;        /* tokens a sequence may have */
-	struct kv_sets sets;         /* of layers that have pages of their own; n 0: one; one with a draft model */
+	struct kv_sets sets;         /* of its layers (kv_sets.h); n 0: one set. With a draft model there must be one. */
 	uint32_t kv_pages;           /* pages to map, without the null page; 0: from kv_bytes */
 	uint64_t kv_bytes;
 	bool kv_exact; /* fewer pages are an error, not a warning */
