@@ -347,6 +347,7 @@ static void test_mtp_head_is_loaded_byte_for_byte_and_shares_the_ends(void **sta
 	assert_null(m->d2t);
 	assert_int_equal(p->target.model->unused.n, 0);
 	assert_true(p->target.model->unused.n_prediction > 30);
+	assert_int_equal(p->target.model->unused.n_heads, 1);
 }
 
 static void test_eagle3_reads_twice_the_columns_and_has_its_own_head_and_ids(void **state)
