@@ -414,6 +414,94 @@ static void test_copy_pages_keeps_the_order_of_the_pairs(void **state)
 	}
 }
 
+/* ---- set_tables ---- */
+
+enum { SET_ROWS = 4, SET_TOKENS = 24, SET_SLOTS = 5, SET_PAGES = 8, SET_PAGE_TOKENS = 4, SETS = 3, SET_ALL_PAGES = 200 };
+
+struct set_arrays {
+	struct both slot_mapping, block_table, slot_block_table, query_start, seq_lens, row_slot, changes, pages;
+};
+
+/* As prepare leaves them: rows of slots 3, none and 1, with 2 tokens behind 17, one, and 5 from the beginning; a row and
+ * tokens of padding. Pages 10, 11 ... of slot 3, 30 ... of slot 1, 100 more in the last set. */
+static struct set_arrays set_arrays_new(void)
+{
+	static const int32_t query_start[] = {0, 2, 3, 8, 8}, seq_lens[] = {19, 0, 5, 0}, row_slot[] = {3, -1, 1, -1};
+	static const uint32_t pages[] = {10, 11, 12, 13, 14, 110, 111, 112, 113, 114, 30, 31, 130, 131, 60, 61};
+	static const struct set_change changes[] = {
+		{3, 1, 0, 5, 0}, {3, 2, 0, 5, 5}, {1, 1, 0, 2, 10}, {1, 2, 0, 2, 12}, {3, 1, 3, 2, 14}};
+	int32_t mapping[SETS * SET_TOKENS], tables[SETS * SET_SLOTS * SET_PAGES], rows[SETS * SET_ROWS * SET_PAGES];
+	struct set_arrays ret = {.changes = both_new_pinned(sizeof(changes)), .pages = both_new_pinned(sizeof(pages))};
+
+	for (uint32_t i = 0; i < COUNT_OF(mapping); i++)
+		mapping[i] = i < 8 && i != 2 ? (int32_t)i : -1;
+	for (uint32_t i = 0; i < COUNT_OF(tables); i++)
+		tables[i] = 40 + (int32_t)i;
+	for (uint32_t i = 0; i < COUNT_OF(rows); i++)
+		rows[i] = (int32_t)random_below(&rng, SET_ALL_PAGES); /* of an earlier step */
+	both_put(&ret.changes, changes);
+	both_put(&ret.pages, pages);
+	ret.slot_mapping = both_of(mapping, sizeof(mapping));
+	ret.block_table = both_of(rows, sizeof(rows));
+	ret.slot_block_table = both_of(tables, sizeof(tables));
+	ret.query_start = both_of(query_start, sizeof(query_start));
+	ret.seq_lens = both_of(seq_lens, sizeof(seq_lens));
+	ret.row_slot = both_of(row_slot, sizeof(row_slot));
+	return ret;
+}
+
+static void queue_set_tables(const struct set_arrays *arrays, int side, uint32_t n_full_sets, uint32_t first, uint32_t n)
+{
+	const struct op_set_tables a = {
+		.inputs = {
+			.max_rows = SET_ROWS,
+			.max_tokens = SET_TOKENS,
+			.max_slots = SET_SLOTS,
+			.max_pages = SET_PAGES,
+			.page_tokens = SET_PAGE_TOKENS,
+			.n_sets = SETS,
+			.slot_mapping = arrays->slot_mapping.at[side],
+			.query_start = arrays->query_start.at[side],
+			.seq_lens = arrays->seq_lens.at[side],
+			.row_slot = arrays->row_slot.at[side],
+			.block_table = arrays->block_table.at[side],
+			.slot_block_table = arrays->slot_block_table.at[side],
+		},
+		.changes = (const struct set_change *)arrays->changes.at[side] + first,
+		.pages = arrays->pages.at[side],
+		.n_changes = n,
+		.n_rows = SET_ROWS,
+		.n_pages = SET_ALL_PAGES,
+		.n_full_sets = n_full_sets,
+		.window = 6,
+	};
+
+	assert_int_equal(devices[side]->kernels->set_tables(streams[side], &a), 0);
+}
+
+/* A step without changes, one with those of both slots, and straight behind it one that changes slot 3 again. */
+static void test_set_tables_equals_the_oracle(void **state)
+{
+	static const uint32_t counts[][2] = {{0, 0}, {0, 4}, {4, 1}};
+
+	for (uint32_t n_full_sets = 0; n_full_sets < SETS; n_full_sets++) {
+		for (uint32_t n_steps = 1; n_steps <= COUNT_OF(counts); n_steps++) {
+			const struct mark mark = mark_here();
+			struct set_arrays arrays = set_arrays_new();
+
+			for (int side = 0; side < N_SIDES; side++) {
+				for (uint32_t i = 0; i < n_steps; i++)
+					queue_set_tables(&arrays, side, n_full_sets, counts[i][0], counts[i][1]);
+				assert_int_equal(devices[side]->ops->stream_sync(streams[side]), 0);
+			}
+			both_check_equal(&arrays.block_table, "block_table");
+			both_check_equal(&arrays.slot_mapping, "slot_mapping");
+			both_check_equal(&arrays.slot_block_table, "slot_block_table");
+			release_to(mark);
+		}
+	}
+}
+
 /* ---- outbox ---- */
 
 static void test_outbox_writes_tokens_and_then_the_flag(void **state)
@@ -488,6 +576,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_gather_rows_takes_the_same_rows),
 	cmocka_unit_test(test_to_f32_is_exact),
 	cmocka_unit_test(test_copy_pages_keeps_the_order_of_the_pairs),
+	cmocka_unit_test(test_set_tables_equals_the_oracle),
 	cmocka_unit_test(test_outbox_writes_tokens_and_then_the_flag),
 	cmocka_unit_test(test_shapes_that_cannot_be_are_refused),
 };
