@@ -416,14 +416,22 @@ static void test_copy_pages_keeps_the_order_of_the_pairs(void **state)
 
 /* ---- set_tables ---- */
 
-enum { SET_ROWS = 4, SET_TOKENS = 24, SET_SLOTS = 5, SET_PAGES = 8, SET_PAGE_TOKENS = 4, SETS = 3, SET_ALL_PAGES = 200 };
+enum {
+	SET_ROWS = 4,
+	SET_TOKENS = 24,
+	SET_SLOTS = 5,
+	SET_PAGES = 8, /* of a row */
+	SET_PAGE_TOKENS = 4,
+	SETS = 3,
+	SET_ALL_PAGES = 200,
+};
 
 struct set_arrays {
 	struct both slot_mapping, block_table, slot_block_table, query_start, seq_lens, row_slot, changes, pages;
 };
 
-/* As prepare leaves them: rows of slots 3, none and 1, with 2 tokens behind 17, one, and 5 from the beginning; a row and
- * tokens of padding. Pages 10, 11 ... of slot 3, 30 ... of slot 1, 100 more in the last set. */
+/* As prepare leaves them: rows of slots 3, none and 1, with 2 tokens behind 17, one, and 5 from the beginning; a row
+ * and tokens of padding. Pages 10, 11 ... of slot 3, 30 ... of slot 1, 100 more in the last set. */
 static struct set_arrays set_arrays_new(void)
 {
 	static const int32_t query_start[] = {0, 2, 3, 8, 8}, seq_lens[] = {19, 0, 5, 0}, row_slot[] = {3, -1, 1, -1};
@@ -450,7 +458,8 @@ static struct set_arrays set_arrays_new(void)
 	return ret;
 }
 
-static void queue_set_tables(const struct set_arrays *arrays, int side, uint32_t n_full_sets, uint32_t first, uint32_t n)
+static void queue_set_tables(
+	const struct set_arrays *arrays, int side, uint32_t n_full_sets, uint32_t first, uint32_t n)
 {
 	const struct op_set_tables a = {
 		.inputs = {
