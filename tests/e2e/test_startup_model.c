@@ -225,6 +225,16 @@ static void test_tensors_without_a_use_are_warned_of(void **state)
 	assert_false(daemon_log_has(*state, "model tinycalc: 9 tensors"));
 }
 
+static void test_head_that_predicts_tokens_is_named_with_the_setting_that_uses_it(void **state)
+{
+	char option[512];
+
+	snprintf(option, sizeof(option), "v3=%s", source_path("tests/data/drafts/mtp"));
+	daemon_option(*state, "--model", option);
+	daemon_start(*state);
+	assert_true(daemon_log_has(*state, " tensors of its MTP head are not read: --draft mtp uses them"));
+}
+
 /* ---- GGUF ---- */
 
 static void gguf_serve(struct daemon *daemon, const char *name)
@@ -420,6 +430,7 @@ int main(void)
 		OWN(test_unsupported_rope_is_refused_by_name),
 		OWN(test_config_that_is_no_json_is_refused_by_file),
 		OWN(test_tensors_without_a_use_are_warned_of),
+		OWN(test_head_that_predicts_tokens_is_named_with_the_setting_that_uses_it),
 		OWN(test_gguf_file_is_served_without_a_tokenizer_that_is_not_read),
 		OWN(test_gguf_file_of_another_architecture_is_refused_by_name),
 		OWN(test_attention_of_another_kind_than_the_models_is_refused_with_the_reason),
