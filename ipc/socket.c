@@ -4,14 +4,12 @@
 #include <assert.h>
 #include <endian.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -21,6 +19,7 @@
 #include "ipc/cleanup.h"
 #include "ipc/clock.h"
 #include "ipc/msg.h"
+#include "ipc/socket_address.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
@@ -100,7 +99,22 @@ int socket_monitor_path(char ret[static SOCKET_PATH_MAX], const char *client_pat
 	return socket_beside(ret, client_path, "monitor");
 }
 
-static int socket_address(struct sockaddr_un *ret, const char *path)
+int socket_folder_make(const char *path)
+{
+	char folder[SOCKET_PATH_MAX];
+
+	if (socket_environment("MIMEO_SOCKET"))
+		return 0;
+	int rc = socket_path(folder, NULL);
+	if (rc < 0 || strcmp(path, folder) != 0)
+		return 0;
+	*strrchr(folder, '/') = '\0';
+	if (mkdir(folder, 0755) < 0 && errno != EEXIST)
+		return -errno;
+	return 0;
+}
+
+int socket_address(struct sockaddr_un *ret, const char *path)
 {
 	size_t length = strlen(path);
 
@@ -169,175 +183,6 @@ int socket_connect(const char *path, unsigned timeout_ms)
 	if (fd < 0)
 		return -errno;
 	rc = socket_connect_until(fd, &address, socket_now_ms() + timeout_ms);
-	if (rc < 0)
-		return rc;
-	return STEAL_FD(fd);
-}
-
-/* ---- listening ---- */
-
-int socket_folder_make(const char *path)
-{
-	char folder[SOCKET_PATH_MAX];
-
-	if (socket_environment("MIMEO_SOCKET"))
-		return 0;
-	int rc = socket_path(folder, NULL);
-	if (rc < 0 || strcmp(path, folder) != 0)
-		return 0;
-	*strrchr(folder, '/') = '\0';
-	if (mkdir(folder, 0755) < 0 && errno != EEXIST)
-		return -errno;
-	return 0;
-}
-
-/* Is fd the file of that name? */
-static bool socket_is_named(int fd, const char *name)
-{
-	struct stat ours, there;
-
-	return fstat(fd, &ours) == 0 && lstat(name, &there) == 0 && ours.st_dev == there.st_dev &&
-		ours.st_ino == there.st_ino;
-}
-
-/*
- * A daemon that ends removes the file while it holds the lock. A process that had opened the file before
- * then gets the lock of a file without a name, which excludes no other: it opens the new file.
- */
-static int socket_lock_take(const char *path)
-{
-	char name[SOCKET_PATH_MAX + sizeof(SOCKET_LOCK_SUFFIX)];
-
-	snprintf(name, sizeof(name), "%s%s", path, SOCKET_LOCK_SUFFIX);
-	for (;;) {
-		CLEANUP(cleanup_close) int fd =
-			open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-
-		if (fd < 0)
-			return -errno;
-		if (flock(fd, LOCK_EX | LOCK_NB) < 0)
-			return errno == EWOULDBLOCK ? -EADDRINUSE : -errno;
-		if (!socket_is_named(fd, name))
-			continue;
-		/* Only for messages: if it fails, the daemon's pid is unknown. */
-		if (ftruncate(fd, 0) == 0)
-			dprintf(fd, "%d\n", (int)getpid());
-		return STEAL_FD(fd);
-	}
-}
-
-pid_t socket_lock_owner(const char *path)
-{
-	char name[SOCKET_PATH_MAX + sizeof(SOCKET_LOCK_SUFFIX)], text[16] = "";
-
-	snprintf(name, sizeof(name), "%s%s", path, SOCKET_LOCK_SUFFIX);
-	CLEANUP(cleanup_close) int fd = open(name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	if (fd < 0 || read(fd, text, sizeof(text) - 1) <= 0)
-		return 0;
-	long pid = strtol(text, NULL, 10);
-	return pid > 0 && pid <= INT_MAX ? (pid_t)pid : 0;
-}
-
-void socket_unlock(const char *path, int lock_fd)
-{
-	char name[SOCKET_PATH_MAX + sizeof(SOCKET_LOCK_SUFFIX)];
-
-	if (lock_fd < 0)
-		return;
-	snprintf(name, sizeof(name), "%s%s", path, SOCKET_LOCK_SUFFIX);
-	if (socket_is_named(lock_fd, name))
-		unlink(name);
-	close(lock_fd);
-}
-
-/* After a process with io_uring is killed, its sockets stay open until the kernel has released the ring:
- * milliseconds, more on a busy machine. So a socket that accepts connections is tried again for this long
- * before it counts as in use; a live daemon would hold the lock. */
-#define LEFTOVER_MS 5000
-#define LEFTOVER_PAUSE_MS 2
-
-/* Remove a dead daemon's socket. Called with the lock held. */
-static int socket_remove_leftover(const char *path)
-{
-	struct stat st;
-
-	if (lstat(path, &st) < 0)
-		return errno == ENOENT ? 0 : -errno;
-	if (!S_ISSOCK(st.st_mode))
-		return -ENOTSOCK;
-
-	int fd = socket_connect(path, 0);
-	for (unsigned ms = 0; fd >= 0 && ms < LEFTOVER_MS; ms += LEFTOVER_PAUSE_MS) {
-		close(fd);
-		usleep(1000 * LEFTOVER_PAUSE_MS);
-		fd = socket_connect(path, 0);
-	}
-	if (fd >= 0) {
-		close(fd);
-		return -EADDRINUSE;
-	}
-	if (fd == -ETIMEDOUT || fd == -EPROTOTYPE)
-		return -EADDRINUSE;
-	if (fd != -ECONNREFUSED)
-		return fd;
-	if (unlink(path) < 0 && errno != ENOENT)
-		return -errno;
-	return 0;
-}
-
-static int socket_bind_and_listen(int fd, const char *path, const struct sockaddr_un *address)
-{
-	if (bind(fd, (const struct sockaddr *)address, sizeof(*address)) < 0)
-		return -errno;
-	/* No client can connect before listen, so none sees the mode of the umask or can send descriptors. */
-	socket_pass_rights(fd, false);
-	if (chmod(path, 0660) < 0 || listen(fd, SOMAXCONN) < 0) {
-		int rc = -errno;
-
-		unlink(path);
-		return rc;
-	}
-	return 0;
-}
-
-int socket_lock_passed(const char *path, int *ret_lock_fd)
-{
-	*ret_lock_fd = socket_lock_take(path);
-	return *ret_lock_fd < 0 ? *ret_lock_fd : 0;
-}
-
-int socket_lock(const char *path, int *ret_lock_fd)
-{
-	struct sockaddr_un address;
-
-	int rc = socket_address(&address, path);
-	if (rc < 0)
-		return rc;
-	CLEANUP(cleanup_close) int lock_fd = socket_lock_take(path);
-	if (lock_fd < 0)
-		return lock_fd;
-	rc = socket_remove_leftover(path);
-	if (rc < 0)
-		return rc;
-	*ret_lock_fd = STEAL_FD(lock_fd);
-	return 0;
-}
-
-int socket_bind(const char *path)
-{
-	struct sockaddr_un address;
-
-	int rc = socket_address(&address, path);
-	if (rc < 0)
-		return rc;
-	rc = socket_remove_leftover(path);
-	if (rc < 0)
-		return rc;
-	CLEANUP(cleanup_close) int fd =
-		socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
-		return -errno;
-	rc = socket_bind_and_listen(fd, path, &address);
 	if (rc < 0)
 		return rc;
 	return STEAL_FD(fd);
