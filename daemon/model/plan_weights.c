@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 
-#include "daemon/model/error.h"
 #include "daemon/model/plan_weights.h"
 #include "daemon/model/quantised_order.h"
 #include "kernels/packed.h"
