@@ -11,6 +11,8 @@
 int accept_next(struct serve *serve, int listener, uint32_t *n_turn)
 {
 	assert(*n_turn <= ACCEPTS_A_TURN);
+	if (listener < 0)
+		return -EAGAIN;
 	if (listener == serve->clients.fd && closer_n(serve->closer) >= CLOSER_MAX) {
 		log_limited(&serve->clogged, LOG_LEVEL_WARN,
 			"pending closes of clients' descriptors: %u: no connection is accepted until "
@@ -18,7 +20,7 @@ int accept_next(struct serve *serve, int listener, uint32_t *n_turn)
 		serve->accept_closes_full = true;
 		return -EAGAIN;
 	}
-	while (listener >= 0 && *n_turn < ACCEPTS_A_TURN) {
+	while (*n_turn < ACCEPTS_A_TURN) {
 		int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
 		++*n_turn;
@@ -34,6 +36,6 @@ int accept_next(struct serve *serve, int listener, uint32_t *n_turn)
 		serve->accept_stalled = true;
 		return -EAGAIN;
 	}
-	serve->accept_more = listener >= 0;
+	serve->accept_more = true;
 	return -EAGAIN;
 }
