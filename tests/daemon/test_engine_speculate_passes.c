@@ -78,8 +78,10 @@ static void test_step_has_the_passes_of_its_neediest_row(void **state)
 	choices_settle(rig);
 	for (uint32_t i = 0; i < 3; i++) {
 		assert_int_equal(rig->results[i].n_generated, max_tokens[i]);
-		assert_memory_equal(rig_tokens(&rig->client, &requests[i]),
-			rig_tokens(&rig->client, &requests[2]), max_tokens[i] * sizeof(int32_t));
+		/* On a GPU a row's bits depend on the rows beside it, and tokens that are near ties on its bits. */
+		if (!test_on_cuda())
+			assert_memory_equal(rig_tokens(&rig->client, &requests[i]),
+				rig_tokens(&rig->client, &requests[2]), max_tokens[i] * sizeof(int32_t));
 	}
 	count_steps(rig, 3, n_steps);
 	assert_true(n_steps[2] > 4 && n_steps[0] <= 1 && !n_steps[1] && !n_steps[3]);
