@@ -231,6 +231,9 @@ uint32_t rig_prompt(const char *text, int32_t *ret);
 /* A generate request on an open sequence (0: one of its own). */
 struct rig_request rig_ask(struct rig_client *client, uint32_t index, uint32_t sequence,
 	const int32_t *tokens, uint32_t n_tokens, uint32_t max_tokens, uint32_t flags);
+/* Request 0, sampled at a temperature at which all tokens are about as likely, until its limit. */
+struct rig_request rig_ask_sampled(struct rig_client *client, const int32_t *tokens, uint32_t n_tokens,
+	uint32_t max_tokens, uint64_t seed);
 /* One that runs until its limit, with a prompt of 12 tokens. */
 struct rig_request rig_endless(struct rig_client *client, uint32_t index, uint32_t sequence,
 	uint32_t max_tokens);

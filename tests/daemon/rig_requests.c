@@ -320,6 +320,17 @@ struct rig_request rig_ask(struct rig_client *client, uint32_t index, uint32_t s
 	return rig_generate(client, index, tokens, n_tokens, &msg);
 }
 
+struct rig_request rig_ask_sampled(struct rig_client *client, const int32_t *tokens, uint32_t n_tokens,
+	uint32_t max_tokens, uint64_t seed)
+{
+	struct msg_generate msg = rig_greedy(n_tokens, max_tokens);
+
+	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
+	msg.sampling = (struct mimeo_sampling){
+		.temperature = 50, .top_p = 1, .seed = seed, .flags = MIMEO_SAMPLING_SEEDED};
+	return rig_generate(client, 0, tokens, n_tokens, &msg);
+}
+
 struct rig_request rig_endless(struct rig_client *client, uint32_t index, uint32_t sequence,
 	uint32_t max_tokens)
 {

@@ -32,18 +32,6 @@ static struct rig_options small(const struct eagle3_case *c, const char *draft)
 		.model = rig_source("tests/data/drafts/target"), .draft = draft, .n_drafts = K};
 }
 
-static struct rig_request ask_sampled(struct rig_client *client, const int32_t *tokens,
-	uint32_t n_tokens, uint32_t max_tokens, uint64_t seed)
-{
-	struct msg_generate msg = rig_greedy(n_tokens, max_tokens);
-
-	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
-	/* all tokens about as likely */
-	msg.sampling = (struct mimeo_sampling){
-		.temperature = 50, .top_p = 1, .seed = seed, .flags = MIMEO_SAMPLING_SEEDED};
-	return rig_generate(client, 0, tokens, n_tokens, &msg);
-}
-
 /* ---- against the reference ---- */
 
 struct reference {
@@ -125,7 +113,7 @@ static void check_reference(const char *name, const struct eagle3_case *c)
 	rig_open_client(&rig, &options);
 	/* The reference's sequence has its own token behind the prompt: until that one is drawn. */
 	do {
-		struct rig_request request = ask_sampled(&rig.client, reference.ids, N_PROMPT, 1, seed);
+		struct rig_request request = rig_ask_sampled(&rig.client, reference.ids, N_PROMPT, 1, seed);
 
 		assert_true(seed++ < 2000);
 		assert_int_equal(rig_do(&rig.client, request).n_generated, 1);
@@ -162,7 +150,7 @@ static void run_sampled(const struct eagle3_case *c, struct outcome *ret)
 	for (int32_t i = 0; i < 3; i++) {
 		const int32_t prompt[] = {1, 10 + i, 20 + i, 30 + i, 5};
 		struct rig_request request =
-			ask_sampled(&rig.client, prompt, 5, N_TOKENS, 7 + (uint64_t)i);
+			rig_ask_sampled(&rig.client, prompt, 5, N_TOKENS, 7 + (uint64_t)i);
 
 		assert_int_equal(rig_do(&rig.client, request).n_generated, N_TOKENS);
 		memcpy(ret->tokens[i], rig_tokens(&rig.client, &request), sizeof(ret->tokens[i]));

@@ -112,46 +112,34 @@ static void test_tiny_model_with_experts_beside_plain_attention_is_served(void *
 	serve_end(&daemon, m);
 }
 
-static void test_tiny_model_with_fused_tensors_is_served(void **state)
+/* Two models that differ in their window alone, which is shorter than the prompt. */
+static void check_window_shows(const char *const *without, const char *const *with)
 {
 	struct daemon daemon;
 	float logits[2][VOCAB];
 
-	must_make("a", OPTIONS("--family", "phi3"));
-	must_make("b", OPTIONS("--family", "phi3", "--window", "3"));
+	must_make("a", without);
+	must_make("b", with);
 	struct mimeo *m = serve_made(&daemon, 2);
 	answer(m, "a", logits[0]);
 	answer(m, "b", logits[1]);
 	assert_memory_not_equal(logits[0], logits[1], sizeof(logits[0]));
 	serve_end(&daemon, m);
+}
+
+static void test_tiny_model_with_fused_tensors_is_served(void **state)
+{
+	check_window_shows(OPTIONS("--family", "phi3"), OPTIONS("--family", "phi3", "--window", "3"));
 }
 
 static void test_tiny_model_with_soft_caps_is_served(void **state)
 {
-	struct daemon daemon;
-	float logits[2][VOCAB];
-
-	must_make("a", OPTIONS("--family", "gemma2", "--tied", "0"));
-	must_make("b", OPTIONS("--family", "gemma2", "--tied", "0", "--window", "3"));
-	struct mimeo *m = serve_made(&daemon, 2);
-	answer(m, "a", logits[0]);
-	answer(m, "b", logits[1]);
-	assert_memory_not_equal(logits[0], logits[1], sizeof(logits[0]));
-	serve_end(&daemon, m);
+	check_window_shows(OPTIONS("--family", "gemma2", "--tied", "0"), OPTIONS("--family", "gemma2", "--tied", "0", "--window", "3"));
 }
 
 static void test_tiny_model_with_two_rope_tables_is_served(void **state)
 {
-	struct daemon daemon;
-	float logits[2][VOCAB];
-
-	must_make("a", OPTIONS("--family", "gemma3", "--tied", "0"));
-	must_make("b", OPTIONS("--family", "gemma3", "--tied", "0", "--window", "3"));
-	struct mimeo *m = serve_made(&daemon, 2);
-	answer(m, "a", logits[0]);
-	answer(m, "b", logits[1]);
-	assert_memory_not_equal(logits[0], logits[1], sizeof(logits[0]));
-	serve_end(&daemon, m);
+	check_window_shows(OPTIONS("--family", "gemma3", "--tied", "0"), OPTIONS("--family", "gemma3", "--tied", "0", "--window", "3"));
 }
 
 /* Routed, grouped and shared experts, and both ways to make a query. */

@@ -6,25 +6,9 @@
 #include <unistd.h>
 
 #include "tests/e2e/calls.h"
-#include "tests/e2e/daemon.h"
+#include "tests/e2e/ctl.h"
 
-#define WORDS_MAX 8
 #define ROUNDS 20 /* MIMEO_LOADS: another number */
-
-static const struct program_output *mimeoctl(const char *const *words)
-{
-	static struct program_output output;
-	const char *argv[4 + WORDS_MAX] = {build_path("daemon/mimeoctl"), "--socket", group_daemon.socket};
-	unsigned n = 3;
-
-	while (*words) {
-		assert_true(n < 3 + WORDS_MAX);
-		argv[n++] = *words++;
-	}
-	program_run(argv, &output);
-	return &output;
-}
-#define MIMEOCTL(...) mimeoctl((const char *const[]){__VA_ARGS__, NULL})
 
 static void assert_done(const struct program_output *output)
 {

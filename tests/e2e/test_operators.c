@@ -5,25 +5,7 @@
 #include <unistd.h>
 
 #include "tests/e2e/calls.h"
-#include "tests/e2e/daemon.h"
-
-#define WORDS_MAX 8
-
-/* Its exit status; the words end by NULL. */
-static const struct program_output *mimeoctl(const char *const *words)
-{
-	static struct program_output output;
-	const char *argv[4 + WORDS_MAX] = {build_path("daemon/mimeoctl"), "--socket", group_daemon.socket};
-	unsigned n = 3;
-
-	while (*words) {
-		assert_true(n < 3 + WORDS_MAX);
-		argv[n++] = *words++;
-	}
-	program_run(argv, &output);
-	return &output;
-}
-#define MIMEOCTL(...) mimeoctl((const char *const[]){__VA_ARGS__, NULL})
+#include "tests/e2e/ctl.h"
 
 /* The caller's. */
 static json_t *json_of(const struct program_output *output)
@@ -137,7 +119,7 @@ static void test_pages_and_limits_count_what_a_client_has(void **state)
 /* The candidates for the last word have this one among them, ahead of a tab. */
 static bool offers(const char *const *words, const char *candidate)
 {
-	const struct program_output *output = mimeoctl(words);
+	const struct program_output *output = ctl_run(words);
 	char line[80];
 
 	assert_int_equal(output->status, 0);
