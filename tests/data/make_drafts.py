@@ -277,6 +277,26 @@ def close(rows):
     return float(((top[:, 1] - top[:, 0]) / np.abs(rows).max(-1)).min())
 
 
+def save_reference(path, seed, ids, logits, mistakes, run):
+    """reference.json of run(None), the draft's rows and guesses. False: margins are narrow. Each mistake must show."""
+    name, (rows, guesses) = os.path.basename(path), run(None)
+    if close(rows[PROMPT - 1:]) < MARGIN or len(set(guesses)) < 3:
+        return False
+    right = rows[[PROMPT - 1, PROMPT]]
+    for mistake in mistakes:
+        other = run(mistake)[0][[PROMPT - 1, PROMPT]]
+        apart = float(np.abs(other - right).max() / np.abs(right).max())
+        print(f"{name}: seed {seed}: {mistake}: {apart:.3f} apart")
+        if apart < APART:
+            sys.exit(f"{name}: {mistake} does not show")
+    save_json(path, "reference.json", {
+        "source": f"{os.path.basename(sys.argv[0])}: numpy, float64 on the stored weights", "ids": ids,
+        "target_logits_last": short(logits[-1]), "guesses": guesses,
+        "logits": [{"position": i, "row": short(rows[i])}
+                   for i in [0, PROMPT // 2, *range(PROMPT - 1, PROMPT + STEPS)]]})
+    return True
+
+
 def make_target():
     path, rng = os.path.join(OUT, "target"), np.random.default_rng(1)
     os.makedirs(path)
@@ -296,22 +316,8 @@ def make_draft(name, seed, target):
     save_json(path, "config.json", c | dict(architectures=[architecture], torch_dtype="bfloat16"), 2)
     ids = [int(i) for i in rng.integers(0, TARGET["vocab_size"], PROMPT + 1)]
     logits, hidden, inputs = run_target(ids[:-1], target, TARGET)
-    rows, guesses = Draft(c, w, target).run(ids, hidden, inputs)
-    if close(rows[PROMPT - 1:]) < MARGIN or len(set(guesses)) < 3:
-        return False
-    for mistake in mistakes:
-        other = Draft(c, w, target, mistake).run(ids, hidden, inputs)[0][[PROMPT - 1, PROMPT]]
-        right = rows[[PROMPT - 1, PROMPT]]
-        apart = float(np.abs(other - right).max() / np.abs(right).max())
-        print(f"{name}: seed {seed}: {mistake}: {apart:.3f} apart")
-        if apart < APART:
-            sys.exit(f"{name}: {mistake} does not show")
-    save_json(path, "reference.json", {
-        "source": "make_drafts.py: numpy, float64 on the stored weights", "ids": ids,
-        "target_logits_last": short(logits[-1]), "guesses": guesses,
-        "logits": [{"position": i, "row": short(rows[i])}
-                   for i in [0, PROMPT // 2, *range(PROMPT - 1, PROMPT + STEPS)]]})
-    return True
+    return save_reference(path, seed, ids, logits, mistakes,
+                          lambda mistake: Draft(c, w, target, mistake).run(ids, hidden, inputs))
 
 
 if __name__ == "__main__":
