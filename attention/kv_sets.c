@@ -3,11 +3,6 @@
 
 #include <assert.h>
 
-static uint32_t kv_sets_ceil(uint32_t n, uint32_t unit)
-{
-	return n / unit + (n % unit != 0);
-}
-
 /* Is the window so short that pages leave it? */
 static int kv_sets_is_short(uint32_t window, uint32_t max_seq_len, uint32_t page_tokens)
 {
@@ -20,7 +15,7 @@ static uint32_t kv_sets_room(uint32_t n_full, uint32_t n_short)
 {
 	uint32_t room = n_full && n_full < n_short ? n_full : n_short;
 
-	while (kv_sets_ceil(n_full, room) + kv_sets_ceil(n_short, room) > KV_SETS_MAX)
+	while (kv_ceil_div(n_full, room) + kv_ceil_div(n_short, room) > KV_SETS_MAX)
 		room++;
 	return room;
 }
@@ -40,8 +35,8 @@ void kv_sets_divide(const uint32_t *windows, uint32_t n_layers, uint32_t max_seq
 	}
 	if (n_short) {
 		sets.n_layers = kv_sets_room(n_layers - n_short, n_short);
-		sets.n_full = kv_sets_ceil(n_layers - n_short, sets.n_layers);
-		sets.n = sets.n_full + kv_sets_ceil(n_short, sets.n_layers);
+		sets.n_full = kv_ceil_div(n_layers - n_short, sets.n_layers);
+		sets.n = sets.n_full + kv_ceil_div(n_short, sets.n_layers);
 	}
 	for (uint32_t i = 0; i < n_layers; i++) {
 		const int is_short = windows && kv_sets_is_short(windows[i], max_seq_len, page_tokens);

@@ -21,6 +21,12 @@
 /* Tokens before a window that are kept, so that a sequence may be cut by so many and go on. */
 #define KV_WINDOW_SLACK 64u
 
+/* Units that hold n. */
+static inline uint32_t kv_ceil_div(uint32_t n, uint32_t unit)
+{
+	return n / unit + (n % unit != 0);
+}
+
 struct kv_sets {
 	uint32_t n;        /* 0 counts as 1: one set, of all layers */
 	/* The first ones, whose pages are all kept: layers without a window, or with one about as long as the longest

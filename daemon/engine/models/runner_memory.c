@@ -18,11 +18,6 @@
 #define RESULT_BYTES_MAX (64ull << 20) /* pinned logits of an in-flight step ... */
 #define RESULTS_MAX 512u               /* ... of so many positions at most, if there are not more rows */
 
-static uint32_t runner_ceil_div(uint32_t a, uint32_t b)
-{
-	return a / b + (a % b != 0);
-}
-
 static uint32_t runner_smaller(uint32_t a, uint32_t b)
 {
 	return a < b ? a : b;
@@ -44,10 +39,10 @@ static struct inputs_limits runner_limits_of(const struct engine_options *o,
 	const struct model_config *c, const struct kv_sets *sets, uint32_t max_seq_len, uint32_t n_drafts, bool masks)
 {
 	const uint32_t n_sets = runner_larger(sets->n, 1);
-	uint32_t max_pages = runner_ceil_div(max_seq_len + n_drafts, o->page_tokens);
+	uint32_t max_pages = kv_ceil_div(max_seq_len + n_drafts, o->page_tokens);
 	uint64_t results = RESULT_BYTES_MAX / ((uint64_t)c->vocab_size * sizeof(float));
 	uint64_t init_pages = (uint64_t)max_pages * 4;
-	uint64_t row_pages = 2 + runner_ceil_div(2 * n_drafts, o->page_tokens);
+	uint64_t row_pages = 2 + kv_ceil_div(2 * n_drafts, o->page_tokens);
 
 	if (results > runner_larger(o->max_requests, RESULTS_MAX))
 		results = runner_larger(o->max_requests, RESULTS_MAX);
@@ -168,7 +163,7 @@ static int runner_alloc_pool(struct runner *runner, struct model_buffers *ret_dr
 uint32_t runner_warm_up_pages(const struct runner *runner)
 {
 	const struct engine_options *o = runner->limits;
-	uint32_t n = runner_ceil_div(o->max_batch_tokens, o->page_tokens);
+	uint32_t n = kv_ceil_div(o->max_batch_tokens, o->page_tokens);
 
 	if (n > runner->options.kv_pages)
 		n = runner->options.kv_pages;
@@ -236,7 +231,7 @@ int runner_allocate(struct runner *runner, const struct device_info *info,
 		kv_sets_divide(NULL, runner->model->config.n_layers, o->max_seq_len, runner->limits->page_tokens,
 			&o->sets);
 
-	runner->max_pages = runner_ceil_div(o->max_seq_len, runner->limits->page_tokens);
+	runner->max_pages = kv_ceil_div(o->max_seq_len, runner->limits->page_tokens);
 	rc = runner_alloc_host(runner);
 	if (rc)
 		return runner_fail(error, runner, "host memory", rc);
