@@ -25,7 +25,8 @@ struct checkpoint {
 
 struct reference {
 	json_t *root;
-	bool same_tokens; /* the device has to choose the reference's tokens */
+	bool same_tokens; /* the device has to choose the reference's tokens ... */
+	bool near_ties;   /* ... but for those within a prompt */
 	double tolerance; /* of logits, of the largest */
 	uint32_t n_cases;
 	struct reference_case {
@@ -42,6 +43,8 @@ static void reference_init(
 	char path[600];
 
 	reference->same_tokens = trained || !test_on_cuda();
+	/* Two of its logits within a prompt are so close together that bf16 rounding chooses. */
+	reference->near_ties = test_on_cuda() && strstr(directory, "/tinycalc-mtp");
 	reference->tolerance = test_logits_tolerance(trained);
 	/* Rounding alone is so large here: the same ops with float32 sums and bf16 between them,
 	 * computed apart from any device, are 8.0 % off, and 7.5 % with gate and up not rounded. */
@@ -76,7 +79,7 @@ static void assert_row(const struct rig *rig, uint32_t row, const struct referen
 		reference->tolerance, what);
 }
 
-/* The prompt in steps of `chunk` tokens; each step's last position has the right argmax, on a GPU the last one's. */
+/* The prompt in steps of `chunk` tokens; each step's last position has the right argmax. */
 static void run_prompt(struct rig *rig, const struct reference *reference,
 	const struct reference_case *c, uint32_t chunk)
 {
@@ -85,8 +88,7 @@ static void run_prompt(struct rig *rig, const struct reference *reference,
 		uint32_t n = c->n_prompt - at < chunk ? c->n_prompt - at : chunk;
 
 		rig_step(rig, &(struct rig_row){1, n, c->prompt + at}, 1);
-		/* What follows within a prompt may be a near tie. */
-		if (reference->same_tokens && (!test_on_cuda() || at + n == c->n_prompt))
+		if (reference->same_tokens && (!reference->near_ties || at + n == c->n_prompt))
 			assert_int_equal(rig_argmax(rig, 0), c->argmax[at + n - 1]);
 	}
 }
