@@ -318,8 +318,8 @@ static struct prefix_key kv_table_key(const struct kv_cache *cache, const struct
 		salt ^ (uint64_t)set << SET_SALT_SHIFT, ids + (size_t)n * cache->config.page_tokens);
 }
 
-/* Write to the tables' entries n the registered pages. False: one is missing that whoever goes on behind it needs;
- * *ret_near: those of sets with a window are there, which only some need. */
+/* Look up the registered page n of each set, and write it to entry n of the set's table. False: the first set, or a set
+ * whose pages are all kept, has none: the prefix ends before page n. *ret_near: every set has one. */
 static bool kv_table_find(const struct kv_cache *cache, struct kv_table *table, uint64_t salt, const int32_t *ids,
 	uint32_t n, bool *ret_near)
 {

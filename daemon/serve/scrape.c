@@ -62,7 +62,7 @@ static enum MHD_Result scrape_on_request(void *userdata, struct MHD_Connection *
 	return scrape_reply(connection, MHD_HTTP_OK, text);
 }
 
-/* The loop tells of an edge once, so take all that is there. */
+/* The loop reports readiness once (edge-triggered), so libmicrohttpd handles all events that are ready. */
 void scrape_run(struct scrape *scrape)
 {
 	MHD_UNSIGNED_LONG_LONG ms;

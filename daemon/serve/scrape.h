@@ -3,8 +3,9 @@
 #define MIMEO_DAEMON_SERVE_SCRAPE_H
 
 /*
- * GET /metrics over HTTP for Prometheus, by libmicrohttpd on the loop thread. Whoever reaches the socket may read: the
- * daemon listens on the loopback address alone. At most SCRAPE_CONNECTIONS connections, each with a time limit.
+ * GET /metrics over HTTP for Prometheus, by libmicrohttpd on the loop thread. There is no authentication: any process
+ * that can connect to the port can read, and the daemon listens on the loopback address only. At most
+ * SCRAPE_CONNECTIONS connections, each with a time limit.
  */
 
 #include "daemon/serve/serve_state.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Two kernels, of which a step without changes has the second alone. change_sets: a block for each change; block: 128
+ * Two kernels; a step without changes launches only the second. change_sets: a block for each change; block: 128
  * threads; no shared memory; reads the changes and their pages over the bus. set_tables: a block for each row and set,
  * and one a set for the mapping's tail; block: 128 threads; no shared memory; moves 8 bytes for each page of a row,
  * and 4 for each of max_tokens, a set. A row's table is at most a few thousand entries, so one block copies it.

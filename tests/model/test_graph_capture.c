@@ -124,7 +124,7 @@ struct world {
 	struct graph_set graphs;
 	struct executor executor;
 	uint32_t vocab;
-	uint32_t n_positions; /* of steps: tokens of which results are read */
+	uint32_t n_positions; /* tokens of a step whose results are read */
 	float *logits, *expected; /* [RIG_ROWS, vocab] */
 };
 

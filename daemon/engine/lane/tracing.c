@@ -24,7 +24,7 @@ void tracing_step(struct lane *lane, const struct inflight *inflight, uint64_t b
 	const struct step_record *record = inflight->slot->record;
 	const struct graph_entry *entry = inflight->entry;
 	const uint64_t lag = lane->idle.lag_ns;
-	/* The lag is measured anew now and then, and steps must not overlap. */
+	/* The lag changes when the clocks are compared again. A step begins no earlier than the last one ended. */
 	const uint64_t begin = began + lag > lane->traced_ns ? began + lag : lane->traced_ns;
 	const uint64_t end = ended + lag > begin ? ended + lag : begin;
 	const struct trace_event step = {

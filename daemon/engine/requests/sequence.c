@@ -244,7 +244,8 @@ uint64_t sequence_salt_of(const struct sequence *sequence, const struct request 
 
 void sequence_keep_window(struct sequence *sequence, const struct request *request)
 {
-	/* Steps are not preempted: if two of them had to wait for pages of their next tokens, both might for ever. */
+	/* A step request is not preempted. Two that wait for each other's pages would deadlock, so each takes all of its
+	 * pages when it starts. */
 	sequence->table.keeps = sequence->pinned || sequence_pins(sequence, request) || request->op != RING_OP_GENERATE;
 }
 

@@ -92,8 +92,8 @@ uint32_t sequence_limit(const struct sequence *sequence);
 int sequence_extend(struct sequence *sequence, uint32_t n_total);
 /* Give back pages of sets with a window that no token behind the first n_tokens sees. */
 void sequence_leave_window(struct sequence *sequence, uint32_t n_tokens);
-/* Set table.keeps for the request: true if its keys cannot be computed again, and while a step starts: a step gets all
- * its pages at once, because it is not preempted and two that wait for pages could wait for ever. */
+/* Set table.keeps for the request: true if its keys cannot be computed again, and for a step request, which takes all
+ * of its pages when it starts. */
 void sequence_keep_window(struct sequence *sequence, const struct request *request);
 /* Take a slot for a row of the request; one must be free. */
 void sequence_run(struct sequence *sequence, struct request *request, uint32_t row);
